@@ -1,0 +1,77 @@
+"""A Protocol per service: what a caller needs of it, in domain values.
+
+The gRPC implementations stand beside this file; each service ships an in-memory twin that passes the same contract
+tests. Every method raises ``dynbranch.domain.errors`` for expected failures and ``Unreachable`` when no answer came.
+``timeout_s`` bounds the whole call, ``idle_s`` the silence between two messages of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from dynbranch.domain.engine import AgentDescription, GenerationEvents, GenerationOrder, Occupancy
+from dynbranch.domain.events import ControllerSummary, EventBatch
+from dynbranch.domain.ids import GenerationId, LeaseId, Name, RecordId
+from dynbranch.domain.reuse import (
+    Commit,
+    CommitOutcome,
+    Demand,
+    DemandOutcome,
+    Inspection,
+    StoreStats,
+    WriteResult,
+)
+
+
+class Unreachable(Exception):
+    """No answer: connection refused, lost, or the deadline passed. Nothing is known of what happened there."""
+
+
+class Csl(Protocol):
+    async def demand(self, demand: Demand, *, timeout_s: float) -> DemandOutcome: ...
+
+    async def commit(self, commit: Commit, *, timeout_s: float) -> CommitOutcome: ...
+
+    async def renew_leases(
+        self, leases: Sequence[LeaseId], *, ttl_ms: int, timeout_s: float
+    ) -> frozenset[LeaseId]:
+        """Returns the leases that the store does not know."""
+
+    async def release_leases(self, leases: Sequence[LeaseId], *, timeout_s: float) -> None: ...
+
+    async def write(self, records: Sequence[RecordId], *, reporter: str, timeout_s: float) -> WriteResult: ...
+
+    async def inspect(self, name: Name, *, timeout_s: float) -> Inspection: ...
+
+    async def stats(self, *, timeout_s: float) -> StoreStats: ...
+
+    async def close(self) -> None: ...
+
+
+class EngineAgent(Protocol):
+    async def describe(self, *, timeout_s: float) -> AgentDescription: ...
+
+    def generate(self, order: GenerationOrder, *, idle_s: float) -> AsyncIterator[GenerationEvents]:
+        """Starts the generation and follows it. Closing the iterator detaches; the last one to leave aborts."""
+
+    def attach(
+        self, generation: GenerationId, *, from_item: int, wait_ms: int, idle_s: float
+    ) -> AsyncIterator[GenerationEvents]:
+        """Raises NotFound (before the first message) when the generation is unknown after ``wait_ms``."""
+
+    async def abort(self, generation: GenerationId, *, reason: str, timeout_s: float) -> bool: ...
+
+    async def drain(self, *, deadline_s: float) -> int: ...
+
+    def watch_occupancy(self, *, interval_ms: int) -> AsyncIterator[Occupancy]: ...
+
+    async def close(self) -> None: ...
+
+
+class Controller(Protocol):
+    async def report_events(self, batch: EventBatch, *, timeout_s: float) -> int: ...
+
+    async def summary(self, *, timeout_s: float) -> ControllerSummary: ...
+
+    async def close(self) -> None: ...

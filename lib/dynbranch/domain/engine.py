@@ -1,0 +1,129 @@
+"""Values of the engine agent: what it offers, what it runs, what it reports (SPEC §5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dynbranch.domain.ids import Digest, GenerationId
+from dynbranch.domain.reuse import Fingerprint, Identity, Lease
+
+
+class AgentKind(Enum):
+    EMBEDDED = "embedded"
+    OPENAI = "openai"
+    TOOL = "tool"
+
+
+class Freshness(Enum):
+    """How a tool's source lets its results be kept (SPEC §2). NONE: results are never stored."""
+
+    IMMUTABLE = "immutable"
+    VERSIONED = "versioned"
+    WRITES_REPORTED = "writes_reported"
+    NONE = ""
+
+
+class WireProtocol(Enum):
+    CHAT_COMPLETIONS = "chat_completions"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """One served model. ``equivalences`` holds spellings that the start-up probe showed to render alike."""
+
+    id: str
+    fingerprint: Fingerprint
+    aliases: tuple[str, ...] = ()
+    context_tokens: int = 0
+    equivalences: frozenset[str] = frozenset()
+    not_reusable_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDescription:
+    name: str
+    fingerprint: Fingerprint
+    source: str = ""
+    freshness: Freshness = Freshness.NONE
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDescription:
+    kind: AgentKind
+    revision: int
+    bypass_url: str
+    ready: bool
+    not_ready_reason: str = ""
+    models: tuple[ModelDescription, ...] = ()
+    tools: tuple[ToolDescription, ...] = ()
+    slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOrder:
+    """One generation to run. ``body`` is JSON as the engine shall receive it."""
+
+    generation_id: GenerationId
+    protocol: WireProtocol
+    target: str
+    body: bytes
+    fingerprint_digest: Digest
+    identity: Identity
+    lease: Lease | None = None
+    detach_grace_ms: int = 0
+    forward_headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The generation ended well. ``commit`` says "committed", "not_asked" or why it was refused."""
+
+    commit: str
+    execution_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The engine's own error. ``may_retry``: nothing was produced and another engine may be asked."""
+
+    http_status: int
+    body: bytes
+    may_retry: bool
+    content_type: str = "application/json"
+    execution_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    reason: str
+    execution_ms: float = 0.0
+
+
+GenerationEnd = Completed | Failed | Aborted
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationEvents:
+    """New items of a generation's log, and its end when it has come."""
+
+    from_item: int
+    items: tuple[bytes, ...]
+    end: GenerationEnd | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What an agent reports of its engine. The engine's own counts are None where it has none."""
+
+    revision: int
+    ready: bool
+    slots: int
+    running: int
+    waiting: int
+    engine_running: int | None = None
+    engine_waiting: int | None = None
+    kv_used_share: float | None = None
+    fills: int = 0
