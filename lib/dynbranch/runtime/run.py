@@ -1,0 +1,105 @@
+"""The life of a service process: set up, tell that it is ready, stop when told, flush."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import uvloop
+from dynbranch.runtime import telemetry
+from dynbranch.runtime.config import ConfigError
+from dynbranch.runtime.logs import configure_logging
+from dynbranch.runtime.tasks import Tasks
+from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
+
+_log = logging.getLogger(__name__)
+
+EXIT_CRASH = 1
+EXIT_CONFIG = 2
+
+
+class Started:
+    """What a service's ``main`` gets from the process around it.
+
+    A typical main starts what it needs, calls ``ready``, awaits ``until_stopped`` and then drains.
+    """
+
+    def __init__(self, service: str, registry: CollectorRegistry = REGISTRY) -> None:
+        self.service = service
+        self.registry = registry
+        """Where the service registers its Prometheus metrics."""
+        self._stop = asyncio.Event()
+
+    def ready(self, address: str) -> None:
+        """Print the ready line, one JSON object on stdout, for whoever started the process."""
+        print(json.dumps({"service": self.service, "address": address}), flush=True)
+
+    def request_stop(self) -> None:
+        self._stop.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
+    async def until_stopped(self, *owners: Tasks) -> None:
+        """Return when the process is told to stop; before that, raise the first crash of an owner's task."""
+        waits = [asyncio.ensure_future(self._stop.wait())]
+        crashes = [asyncio.ensure_future(owner.crashed) for owner in owners]
+        try:
+            done, _ = await asyncio.wait([*waits, *crashes], return_when=asyncio.FIRST_COMPLETED)
+            for crash in done.intersection(crashes):
+                crash.result()
+        finally:
+            for wait in (*waits, *crashes):
+                wait.cancel()
+            await asyncio.gather(*waits, *crashes, return_exceptions=True)
+
+
+def run_service(name: str, main: Callable[[Started], Awaitable[None]]) -> NoReturn:
+    """Run ``main`` and exit: 0 when it was told to stop, 1 after a crash, 2 for a wrong setting."""
+    code = 0
+    try:
+        configure_logging(name)
+        uvloop.run(_supervise(name, main))
+    except ConfigError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        code = EXIT_CONFIG
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        _log.warning("stopped before the drain was over")
+        code = EXIT_CRASH
+    sys.exit(code)
+
+
+async def _supervise(name: str, main: Callable[[Started], Awaitable[None]]) -> None:
+    started = Started(name)
+    loop = asyncio.get_running_loop()
+    job = asyncio.ensure_future(main(started))
+
+    def stop() -> None:
+        # The second signal is a person who does not want to wait for the drain.
+        if started.stopping:
+            job.cancel()
+        started.request_stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    telemetry.configure(name)
+    _serve_metrics(started.registry)
+    try:
+        await job
+    finally:
+        await asyncio.to_thread(telemetry.shutdown)
+
+
+def _serve_metrics(registry: CollectorRegistry) -> None:
+    text = os.environ.get("DYNBRANCH_METRICS_PORT", "0")
+    if not text.isdigit():
+        raise ConfigError(f"DYNBRANCH_METRICS_PORT: {text!r} is not a port; 0 is off")
+    if int(text):
+        start_http_server(int(text), os.environ.get("DYNBRANCH_METRICS_HOST", "127.0.0.1"), registry)
