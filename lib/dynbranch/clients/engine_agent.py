@@ -1,0 +1,65 @@
+"""An engine agent over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from dynbranch.clients.calls import answer, decoded, follow
+from dynbranch.domain.engine import AgentDescription, GenerationEvents, GenerationOrder, Occupancy
+from dynbranch.domain.ids import GenerationId
+from dynbranch.runtime.channel import channel
+from dynbranch.v1 import engine_agent_pb2 as pb
+from dynbranch.v1.engine_agent_pb2_grpc import EngineAgentServiceStub
+from dynbranch.wire import engine_agent as wire
+
+_MISSED_REPORTS = 5
+"""An occupancy stream that is silent for so many intervals has lost its agent."""
+
+_MIN_OCCUPANCY_IDLE_S = 5.0
+_DRAIN_MARGIN_S = 5.0
+"""What a drain may take beyond its own deadline: the answer still has to arrive."""
+
+
+class GrpcEngineAgent:
+    """Implements ``ports.EngineAgent``. ``target`` is host:port or any gRPC target name.
+
+    The streams are async generators: the call starts with the first ``anext`` and ends with ``aclose``. Use
+    ``contextlib.aclosing``, since leaving an ``async for`` early does not close one.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._channel = channel(target)
+        self._stub = EngineAgentServiceStub(self._channel)
+
+    async def describe(self, *, timeout_s: float) -> AgentDescription:
+        response = await answer(self._stub.Describe, pb.DescribeRequest(), timeout_s)
+        return decoded(wire.description_in, response)
+
+    def generate(self, order: GenerationOrder, *, idle_s: float) -> AsyncGenerator[GenerationEvents, None]:
+        return follow(self._stub.Generate, wire.order_out(order), wire.followed_in, idle_s)
+
+    def attach(
+        self, generation: GenerationId, *, from_item: int, wait_ms: int, idle_s: float
+    ) -> AsyncGenerator[GenerationEvents, None]:
+        request = wire.attach_out(generation, from_item, wait_ms)
+        return follow(self._stub.Attach, request, wire.followed_in, idle_s)
+
+    async def abort(self, generation: GenerationId, *, reason: str, timeout_s: float) -> bool:
+        response: pb.AbortResponse = await answer(
+            self._stub.Abort, wire.abort_out(generation, reason), timeout_s
+        )
+        return response.aborted
+
+    async def drain(self, *, deadline_s: float) -> int:
+        response: pb.DrainResponse = await answer(
+            self._stub.Drain, wire.drain_out(deadline_s), deadline_s + _DRAIN_MARGIN_S
+        )
+        return response.still_running
+
+    def watch_occupancy(self, *, interval_ms: int) -> AsyncGenerator[Occupancy, None]:
+        idle_s = max(_MIN_OCCUPANCY_IDLE_S, _MISSED_REPORTS * interval_ms / 1000)
+        request = pb.WatchOccupancyRequest(interval_ms=interval_ms)
+        return follow(self._stub.WatchOccupancy, request, wire.occupancy_in, idle_s)
+
+    async def close(self) -> None:
+        await self._channel.close()

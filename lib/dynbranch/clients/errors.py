@@ -1,0 +1,49 @@
+"""What became of a call: a domain error that the service meant, or Unreachable.
+
+A status with an ErrorDetail is an answer. Every other failure (refused, lost, cancelled by the peer, deadline
+passed, a crash over there, an answer that can not be read) is Unreachable: nothing is known of what happened
+there. A local cancellation stays ``asyncio.CancelledError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+from dynbranch.clients.ports import Unreachable
+from dynbranch.domain.errors import DomainError, InvalidRequest
+from dynbranch.wire.errors import DETAILS_KEY, error_of
+from google.protobuf.message import DecodeError
+from google.rpc import status_pb2  # type: ignore[import-untyped]
+
+
+def meaning(error: grpc.aio.AioRpcError) -> DomainError | Unreachable:
+    """The failure of a call, in the caller's terms."""
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            try:
+                meant = error_of(status_pb2.Status.FromString(value))
+            except DecodeError:
+                break
+            if meant is not None:
+                return meant
+    return Unreachable(f"{error.code().name.lower()}: {error.details()}")
+
+
+@contextmanager
+def meant() -> Iterator[None]:
+    """Raises what a failed call means instead of gRPC's own error."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise meaning(error) from error
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Decoding an answer: a malformed one is the peer's fault, not the caller's request."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise Unreachable(f"the answer can not be read: {error}") from error

@@ -1,0 +1,274 @@
+"""engine_agent.proto ⇄ domain. ``…_out`` makes a message of a value, ``…_in`` a value of a message."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from dynbranch.domain.engine import (
+    Aborted,
+    AgentDescription,
+    AgentKind,
+    Completed,
+    Failed,
+    Freshness,
+    GenerationEnd,
+    GenerationEvents,
+    GenerationOrder,
+    ModelDescription,
+    Occupancy,
+    ToolDescription,
+    WireProtocol,
+)
+from dynbranch.domain.ids import GenerationId
+from dynbranch.domain.reuse import Fingerprint
+from dynbranch.v1 import engine_agent_pb2 as pb
+from dynbranch.wire import shared
+
+MAX_ATTACH_WAIT_MS = 50
+
+# Describe
+
+
+def description_out(description: AgentDescription) -> pb.DescribeResponse:
+    return pb.DescribeResponse(
+        kind=description.kind.value,
+        revision=description.revision,
+        bypass_url=description.bypass_url,
+        ready=description.ready,
+        not_ready_reason=description.not_ready_reason,
+        models=[_model_out(model) for model in description.models],
+        tools=[_tool_out(tool) for tool in description.tools],
+        slots=description.slots,
+    )
+
+
+def description_in(message: pb.DescribeResponse) -> AgentDescription:
+    try:
+        kind = AgentKind(message.kind)
+    except ValueError:
+        raise shared.malformed(f"agent kind {message.kind[:80]!r} is not known") from None
+    return AgentDescription(
+        kind=kind,
+        revision=message.revision,
+        bypass_url=message.bypass_url,
+        ready=message.ready,
+        not_ready_reason=message.not_ready_reason,
+        models=tuple(_model_in(model) for model in message.models),
+        tools=tuple(_tool_in(tool) for tool in message.tools),
+        slots=message.slots,
+    )
+
+
+def fingerprint_out(fingerprint: Fingerprint) -> pb.Fingerprint:
+    return pb.Fingerprint(facts=dict(fingerprint.facts), level=shared.level_out(fingerprint.level))
+
+
+def fingerprint_in(message: pb.Fingerprint) -> Fingerprint:
+    return Fingerprint(tuple(sorted(message.facts.items())), shared.level_in(message.level))
+
+
+def _model_out(model: ModelDescription) -> pb.ModelDescription:
+    return pb.ModelDescription(
+        id=model.id,
+        aliases=model.aliases,
+        fingerprint=fingerprint_out(model.fingerprint),
+        context_tokens=model.context_tokens,
+        equivalences=sorted(model.equivalences),
+        not_reusable_reason=model.not_reusable_reason,
+    )
+
+
+def _model_in(message: pb.ModelDescription) -> ModelDescription:
+    return ModelDescription(
+        id=message.id,
+        fingerprint=fingerprint_in(message.fingerprint),
+        aliases=tuple(message.aliases),
+        context_tokens=message.context_tokens,
+        equivalences=frozenset(message.equivalences),
+        not_reusable_reason=message.not_reusable_reason,
+    )
+
+
+def _tool_out(tool: ToolDescription) -> pb.ToolDescription:
+    return pb.ToolDescription(
+        name=tool.name,
+        fingerprint=fingerprint_out(tool.fingerprint),
+        source=tool.source,
+        freshness=tool.freshness.value,
+        description=tool.description,
+    )
+
+
+def _tool_in(message: pb.ToolDescription) -> ToolDescription:
+    try:
+        freshness = Freshness(message.freshness)
+    except ValueError:
+        raise shared.malformed(f"freshness {message.freshness[:80]!r} is not known") from None
+    return ToolDescription(
+        name=message.name,
+        fingerprint=fingerprint_in(message.fingerprint),
+        source=message.source,
+        freshness=freshness,
+        description=message.description,
+    )
+
+
+# Generate and attach
+
+_PROTOCOLS: tuple[tuple[WireProtocol, pb.Protocol.ValueType], ...] = (
+    (WireProtocol.CHAT_COMPLETIONS, pb.PROTOCOL_CHAT_COMPLETIONS),
+    (WireProtocol.TOOL, pb.PROTOCOL_TOOL),
+)
+
+
+def order_out(order: GenerationOrder) -> pb.GenerateRequest:
+    return pb.GenerateRequest(
+        generation_id=order.generation_id,
+        protocol=next(coded for known, coded in _PROTOCOLS if known is order.protocol),
+        target=order.target,
+        body=order.body,
+        fingerprint_digest=order.fingerprint_digest,
+        lease=None if order.lease is None else shared.lease_out(order.lease),
+        identity=shared.identity_out(order.identity),
+        detach_grace_ms=order.detach_grace_ms,
+        forward_headers=dict(order.forward_headers),
+    )
+
+
+def order_in(message: pb.GenerateRequest) -> GenerationOrder:
+    protocol = next((known for known, coded in _PROTOCOLS if coded == message.protocol), None)
+    if protocol is None:
+        raise shared.malformed(f"protocol {message.protocol} is not known")
+    return GenerationOrder(
+        generation_id=shared.generation_id_in(message.generation_id),
+        protocol=protocol,
+        target=message.target,
+        body=message.body,
+        fingerprint_digest=shared.digest_in(message.fingerprint_digest),
+        identity=shared.identity_in(message.identity),
+        lease=shared.lease_in(message.lease) if message.HasField("lease") else None,
+        detach_grace_ms=message.detach_grace_ms,
+        forward_headers=tuple(sorted(message.forward_headers.items())),
+    )
+
+
+def attach_out(generation: GenerationId, from_item: int, wait_ms: int) -> pb.AttachRequest:
+    return pb.AttachRequest(generation_id=generation, from_item=from_item, wait_ms=wait_ms)
+
+
+def attach_in(message: pb.AttachRequest) -> tuple[GenerationId, int, int]:
+    """The generation, the first item wanted, and how many milliseconds to wait for it (at most 50)."""
+    generation = shared.generation_id_in(message.generation_id)
+    return generation, message.from_item, min(message.wait_ms, MAX_ATTACH_WAIT_MS)
+
+
+def generated_out(events: GenerationEvents) -> pb.GenerateResponse:
+    return pb.GenerateResponse(events=events_out(events))
+
+
+def attached_out(events: GenerationEvents) -> pb.AttachResponse:
+    return pb.AttachResponse(events=events_out(events))
+
+
+def followed_in(message: pb.GenerateResponse | pb.AttachResponse) -> GenerationEvents:
+    return events_in(message.events)
+
+
+def events_out(events: GenerationEvents) -> pb.GenerationEvents:
+    end = None if events.end is None else _end_out(events.end)
+    return pb.GenerationEvents(from_item=events.from_item, items=events.items, end=end)
+
+
+def events_in(message: pb.GenerationEvents) -> GenerationEvents:
+    end = _end_in(message.end) if message.HasField("end") else None
+    return GenerationEvents(message.from_item, tuple(message.items), end)
+
+
+def _end_out(end: GenerationEnd) -> pb.GenerationEnd:
+    match end:
+        case Completed():
+            completed = pb.Completed(commit=end.commit)
+            return pb.GenerationEnd(completed=completed, execution_ms=end.execution_ms)
+        case Failed():
+            failed = pb.Failed(
+                http_status=end.http_status,
+                body=end.body,
+                may_retry=end.may_retry,
+                content_type=end.content_type,
+            )
+            return pb.GenerationEnd(failed=failed, execution_ms=end.execution_ms)
+        case Aborted():
+            return pb.GenerationEnd(aborted=pb.Aborted(reason=end.reason), execution_ms=end.execution_ms)
+        case _:
+            assert_never(end)
+
+
+def _end_in(message: pb.GenerationEnd) -> GenerationEnd:
+    execution_ms = shared.number_in(message.execution_ms, "execution_ms")
+    match message.WhichOneof("outcome"):
+        case "completed":
+            return Completed(message.completed.commit, execution_ms)
+        case "failed":
+            failed = message.failed
+            return Failed(
+                http_status=failed.http_status,
+                body=failed.body,
+                may_retry=failed.may_retry,
+                content_type=failed.content_type,
+                execution_ms=execution_ms,
+            )
+        case "aborted":
+            return Aborted(message.aborted.reason, execution_ms)
+        case None:
+            raise shared.malformed("the end of a generation has no outcome")
+
+
+# Abort and drain
+
+
+def abort_out(generation: GenerationId, reason: str) -> pb.AbortRequest:
+    return pb.AbortRequest(generation_id=generation, reason=reason)
+
+
+def abort_in(message: pb.AbortRequest) -> tuple[GenerationId, str]:
+    return shared.generation_id_in(message.generation_id), message.reason
+
+
+def drain_out(deadline_s: float) -> pb.DrainRequest:
+    return pb.DrainRequest(deadline_ms=max(0, round(deadline_s * 1000)))
+
+
+def drain_in(message: pb.DrainRequest) -> float:
+    """The deadline in seconds from now."""
+    return message.deadline_ms / 1000
+
+
+# Occupancy
+
+
+def occupancy_out(occupancy: Occupancy) -> pb.WatchOccupancyResponse:
+    return pb.WatchOccupancyResponse(
+        revision=occupancy.revision,
+        ready=occupancy.ready,
+        slots=occupancy.slots,
+        running=occupancy.running,
+        waiting=occupancy.waiting,
+        engine_running=occupancy.engine_running,
+        engine_waiting=occupancy.engine_waiting,
+        kv_used_share=occupancy.kv_used_share,
+        fills=occupancy.fills,
+    )
+
+
+def occupancy_in(message: pb.WatchOccupancyResponse) -> Occupancy:
+    return Occupancy(
+        revision=message.revision,
+        ready=message.ready,
+        slots=message.slots,
+        running=message.running,
+        waiting=message.waiting,
+        engine_running=message.engine_running if message.HasField("engine_running") else None,
+        engine_waiting=message.engine_waiting if message.HasField("engine_waiting") else None,
+        kv_used_share=message.kv_used_share if message.HasField("kv_used_share") else None,
+        fills=message.fills,
+    )
