@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import grpc
 from dynbranch.clients.ports import Unreachable
 from dynbranch.domain.errors import DomainError, InvalidRequest
-from dynbranch.wire.errors import DETAILS_KEY, error_of
+from dynbranch.runtime.error_status import DETAILS_KEY, error_of
 from google.protobuf.message import DecodeError
 from google.rpc import status_pb2  # type: ignore[import-untyped]
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from dynbranch.domain.errors import DomainError
 from dynbranch.runtime import telemetry
-from dynbranch.wire.errors import status_of
+from dynbranch.runtime.error_status import status_of
 from grpc_status import rpc_status
 from opentelemetry import context as otel_context
 

@@ -184,6 +184,8 @@ def scope_in(message: pb.ReadScope) -> ReadScope:
     if message.pure != (scope == PURE):
         raise malformed("a read scope is pure, or it names reads or sources; exactly one of the two")
     for source in scope.sources:
+        if "/" in source:
+            raise malformed(f"source {source[:80]!r} is a record")
         record_in(f"{source}/*")
     return scope
 
