@@ -1,0 +1,220 @@
+"""A request as the engine will receive it, in one spelling per meaning.
+
+``canonical`` is what a reuse name covers: the fields that determine the result, protocol objects with their
+keys in order, free-form JSON as it came. Two requests have equal canonical bytes only if the engine treats
+them alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dynbranch.domain.ids import Digest
+from dynbranch.domain.reuse import Fingerprint
+from dynbranch.naming.content import called_digests, text_digest, text_of
+from dynbranch.naming.document import Document, Json, Number, emit
+from dynbranch.naming.exact import exact_spelling
+from dynbranch.naming.fields import (
+    ALIASED_BY_FINGERPRINT,
+    CHAT,
+    KNOWN_PARTS,
+    PART,
+    Field,
+    FieldClass,
+    ObjectTable,
+    Shape,
+)
+from dynbranch.naming.requirements import check_request
+from dynbranch.naming.verdict import TOOL_VERDICT, ReuseVerdict, judge
+
+SINGLE_TEXT_BLOCK: Final = "single_text_block_is_string"
+"""Equivalence: the content ``[{"type": "text", "text": X}]`` renders like ``X``. Holds where a probe showed
+it."""
+
+_CHAT_FORM: Final = b"chat_completions/1\n"
+_TOOL_FORM: Final = b"tool/1\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifiedField:
+    """One field of a request, for people. ``path`` reads like ``messages[0].cache_control``."""
+
+    path: str
+    field_class: FieldClass
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NormalisedRequest:
+    """``canonical`` is named; ``engine_body`` is sent. ``model`` is as asked for, for a tool call the tool's
+    name."""
+
+    canonical: bytes
+    engine_body: bytes
+    model: str
+    streaming: bool
+    include_usage: bool
+    input_digests: tuple[Digest, ...]
+    reuse: ReuseVerdict
+    fields: tuple[ClassifiedField, ...]
+
+
+def model_of(document: Document) -> str:
+    """The model asked for, before anything else is known. Raises InvalidRequest."""
+    return check_request(document.value, CHAT).model
+
+
+def normalise_chat(
+    document: Document,
+    equivalences: frozenset[str] = frozenset(),
+    *,
+    served_model: str | None = None,
+    fingerprint: Fingerprint | None = None,
+) -> NormalisedRequest:
+    """Normalise a Chat Completions request. Raises InvalidRequest with the field's path in
+    ``facts["param"]``.
+
+    ``served_model`` is the id under which the request is named whatever alias it used. ``fingerprint`` tells
+    the sampling defaults that hold where the request is silent (facts ``default.temperature`` and
+    ``default.top_k``).
+    """
+    request = check_request(document.value, CHAT)
+    named = dict(request.body)
+    if served_model is not None:
+        named[ALIASED_BY_FINGERPRINT] = served_model
+    form = _in_one_order(named, CHAT, equivalences)
+    return NormalisedRequest(
+        canonical=_CHAT_FORM + emit(form).encode(),
+        engine_body=_engine_body(document, request.body),
+        model=request.model,
+        streaming=request.body.get("stream") is True,
+        include_usage=_asks_for_usage(request.body),
+        input_digests=_input_digests(request.messages),
+        reuse=judge(request.body, fingerprint),
+        fields=tuple(_classified(request.body, CHAT, "")),
+    )
+
+
+def normalise_tool(name: str, document: Document) -> NormalisedRequest:
+    """Normalise a tool call. Its input is free-form JSON, and goes to the backend as it came."""
+    form: Json = [name, document.value]
+    return NormalisedRequest(
+        canonical=_TOOL_FORM + emit(form).encode(),
+        engine_body=document.source,
+        model=name,
+        streaming=False,
+        include_usage=False,
+        input_digests=(),
+        reuse=TOOL_VERDICT,
+        fields=(ClassifiedField("", FieldClass.DETERMINES, known=True),),
+    )
+
+
+def _in_one_order(
+    value: dict[str, Json], table: ObjectTable, equivalences: frozenset[str]
+) -> dict[str, Json]:
+    """The determining fields, keys in order; where a template may print unknown fields, these last and as
+    they came."""
+    known = table.fields
+    keys = [key for key in value if key not in known or known[key].field_class is FieldClass.DETERMINES]
+    if table.prints_unknown:
+        keys.sort(key=lambda key: (0, key) if key in known else (1, ""))
+    else:
+        keys.sort()
+    return {key: _one_form(value[key], known.get(key), equivalences) for key in keys}
+
+
+def _one_form(value: Json, field: Field | None, equivalences: frozenset[str]) -> Json:
+    if field is None or field.shape is Shape.FREE_FORM:
+        return value
+    match value:
+        case Number(text) if field.shape is Shape.NUMBER:
+            return Number(exact_spelling(text))
+        case dict() if field.shape is Shape.OBJECT and field.table is not None:
+            return _in_one_order(value, field.table, equivalences)
+        case list() if field.shape is Shape.OBJECTS and field.table is not None:
+            table = field.table
+            return [_in_one_order(i, table, equivalences) if isinstance(i, dict) else i for i in value]
+        case list() if field.shape is Shape.CONTENT:
+            parts = [_part(part, equivalences) for part in value]
+            return _only_text(parts) if SINGLE_TEXT_BLOCK in equivalences else parts
+        case _:
+            return value
+
+
+def _part(part: Json, equivalences: frozenset[str]) -> Json:
+    if isinstance(part, dict) and _is_known_part(part):
+        return _in_one_order(part, PART, equivalences)
+    return part
+
+
+def _is_known_part(part: dict[str, Json]) -> bool:
+    kind = part.get("type")
+    return isinstance(kind, str) and kind in KNOWN_PARTS
+
+
+def _only_text(parts: list[Json]) -> Json:
+    match parts:
+        case [{"type": "text", "text": str() as text, **others}] if not others:
+            return text
+        case _:
+            return parts
+
+
+def _engine_body(document: Document, body: dict[str, Json]) -> bytes:
+    """The request with streaming on and usage at its end: every generation is run as a stream."""
+    options = body.get("stream_options")
+    options = options if isinstance(options, dict) else {}
+    if body.get("stream") is True and options.get("include_usage") is True:
+        return document.source
+    changed = dict(body)
+    changed["stream"] = True
+    changed["stream_options"] = {**options, "include_usage": True}
+    return emit(changed).encode()
+
+
+def _asks_for_usage(body: dict[str, Json]) -> bool:
+    options = body.get("stream_options")
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def _input_digests(messages: list[dict[str, Json]]) -> tuple[Digest, ...]:
+    """Digests of what earlier stages may have produced: assistant texts and calls, tool results."""
+    digests: dict[Digest, None] = {}
+    for message in messages:
+        role = message.get("role")
+        if role not in ("assistant", "tool"):
+            continue
+        text = text_of(message.get("content"))
+        if text:
+            digests[text_digest(text)] = None
+        if role == "assistant":
+            digests.update(dict.fromkeys(called_digests(message.get("tool_calls"))))
+    return tuple(digests)
+
+
+def _classified(value: dict[str, Json], table: ObjectTable, prefix: str) -> Iterator[ClassifiedField]:
+    """Every field of the body; inside it the ones that a person would not expect: unknown or not
+    determining."""
+    for key, item in value.items():
+        field = table.fields.get(key)
+        field_class = FieldClass.DETERMINES if field is None else field.field_class
+        path = f"{prefix}{key}"
+        if not prefix or field is None or field_class is not FieldClass.DETERMINES:
+            yield ClassifiedField(path, field_class, known=field is not None)
+        if field is not None:
+            yield from _classified_inside(item, field, path)
+
+
+def _classified_inside(value: Json, field: Field, path: str) -> Iterator[ClassifiedField]:
+    table = PART if field.shape is Shape.CONTENT else field.table
+    if table is None:
+        return
+    if isinstance(value, dict):
+        yield from _classified(value, table, f"{path}.")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            if isinstance(item, dict) and (table is not PART or _is_known_part(item)):
+                yield from _classified(item, table, f"{path}[{index}].")
