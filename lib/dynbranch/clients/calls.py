@@ -33,7 +33,8 @@ async def follow(
     More than ``idle_s`` seconds without a message is Unreachable. There is no deadline for the whole: a long
     decode is not a failure.
     """
-    call = start(request, wait_for_ready=False)
+    with meant():
+        call = start(request, wait_for_ready=False)
     try:
         while (message := await _next(call, idle_s)) is not grpc.aio.EOF:
             yield decoded(decode, message)

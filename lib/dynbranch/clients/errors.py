@@ -7,6 +7,7 @@ there. A local cancellation stays ``asyncio.CancelledError``.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,6 +39,14 @@ def meant() -> Iterator[None]:
         yield
     except grpc.aio.AioRpcError as error:
         raise meaning(error) from error
+    except grpc.aio.UsageError as error:
+        raise Unreachable("this client is closed") from error
+    except asyncio.CancelledError:
+        # gRPC cancels the calls of a closed channel as if their tasks had been cancelled.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise Unreachable("this client was closed") from None
 
 
 @contextmanager

@@ -63,6 +63,8 @@ class Started:
 
 def run_service(name: str, main: Callable[[Started], Awaitable[None]]) -> NoReturn:
     """Run ``main`` and exit: 0 when it was told to stop, 1 after a crash, 2 for a wrong setting."""
+    # gRPC's core writes lines of its own form to stderr; below an error they say nothing that we do not.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     code = 0
     try:
         configure_logging(name)

@@ -57,6 +57,21 @@ async def test_a_local_cancel_stays_a_cancel_and_reaches_the_service(
         await call
 
 
+async def test_closing_a_client_under_its_calls_is_unreachable(address: str, probe: Probe) -> None:
+    client = GrpcEngineAgent(address)
+    call = asyncio.create_task(abort(client, "wait"))
+    stream = client.attach(ID, from_item=0, wait_ms=0, idle_s=20)
+    await anext(stream)
+    following = asyncio.create_task(anext(stream))
+    await probe.entered.wait()
+    await client.close()
+    for broken in (call, following):
+        with pytest.raises(Unreachable):
+            await broken
+    with pytest.raises(Unreachable):
+        await anext(client.attach(ID, from_item=0, wait_ms=0, idle_s=20))
+
+
 async def test_a_service_that_is_not_there_is_unreachable_at_once() -> None:
     client = GrpcController("127.0.0.1:1")
     with pytest.raises(Unreachable, match="unavailable"):
