@@ -1,0 +1,3 @@
+from dynbranch.gateway.main import main
+
+main()

@@ -1,0 +1,185 @@
+"""From an HTTP request to a stage: parsed, normalised, given a pool and a name (SPEC §2, §5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dynbranch.domain.engine import Freshness, ModelDescription, ToolDescription, WireProtocol
+from dynbranch.domain.ids import Name
+from dynbranch.domain.reuse import PURE, Identity, Level, ReadScope
+from dynbranch.gateway.conductor import Stage
+from dynbranch.gateway.core.life import Plan
+from dynbranch.gateway.core.pool import NoPool, Offer, Pool, choose_pool
+from dynbranch.gateway.core.request_headers import OptOuts, parse_identity, parse_opt_outs, parse_read_scope
+from dynbranch.gateway.core.reuse_policy import ReusePolicy, storable, why_not_reused
+from dynbranch.gateway.directory import Directory
+from dynbranch.gateway.protocols.errors import ApiError
+from dynbranch.naming.document import parse_body
+from dynbranch.naming.name import reuse_name
+from dynbranch.naming.normalise import NormalisedRequest, model_of, normalise_chat, normalise_tool
+
+_FORWARDED = ("authorization",)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalPolicy:
+    """``shares_all``: one sharing group for all tenants. ``hides_keys``: the key is the gateway's own."""
+
+    reuse: ReusePolicy
+    shares_all: bool
+    hides_keys: bool
+    engine_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One normalised request. ``name`` is None where ``why_not_reused`` says why it is not reused."""
+
+    request: NormalisedRequest
+    pool: Pool
+    stage: Stage
+    full_name: Name
+    why_not_reused: str
+
+
+class NobodyKnown(Exception):
+    """No agent has said yet what it serves: the request can only be forwarded raw."""
+
+
+class Arrivals:
+    def __init__(self, directory: Directory, policy: ArrivalPolicy) -> None:
+        self._directory = directory
+        self._policy = policy
+
+    def chat(self, body: bytes, headers: Mapping[str, str], tenant: str) -> Arrival:
+        """Raises InvalidRequest, ApiError (404) for an unknown model, NobodyKnown."""
+        document = parse_body(body)
+        model_name = model_of(document)
+        identity, opt_outs = parse_identity(headers, tenant), parse_opt_outs(headers)
+        scope = parse_read_scope(headers)
+        pool = self._pool(self._directory.offers_of_model(model_name), "model", model_name)
+        model = pool.executor
+        assert isinstance(model, ModelDescription)
+        request = normalise_chat(
+            document, model.equivalences, served_model=model.id, fingerprint=model.fingerprint
+        )
+        why_not = why_not_reused(
+            self._policy.reuse,
+            model.fingerprint.level,
+            request="" if request.reuse.reusable else request.reuse.explanation,
+            model=model.not_reusable_reason,
+        )
+        sampled = request.reuse.reason == "sampled"
+        return self._arrival(
+            request,
+            pool,
+            identity,
+            opt_outs,
+            scope=scope,
+            protocol=WireProtocol.CHAT_COMPLETIONS,
+            level=Level.SAMPLED if sampled else model.fingerprint.level,
+            why_not=why_not,
+            forward_headers=self._forwarded(headers),
+            repeatable=True,
+        )
+
+    def tool(self, name: str, body: bytes, headers: Mapping[str, str], tenant: str) -> Arrival:
+        """Raises InvalidRequest, ApiError (404) for an unknown tool, NobodyKnown."""
+        document = parse_body(body)
+        identity, opt_outs = parse_identity(headers, tenant), parse_opt_outs(headers)
+        pool = self._pool(self._directory.offers_of_tool(name), "tool", name)
+        tool = pool.executor
+        assert isinstance(tool, ToolDescription)
+        kept = storable(tool.freshness, tool.source)
+        off = self._policy.reuse is ReusePolicy.OFF
+        return self._arrival(
+            normalise_tool(name, document),
+            pool,
+            identity,
+            opt_outs,
+            scope=PURE if tool.freshness is Freshness.IMMUTABLE else ReadScope(sources=(tool.source,)),
+            protocol=WireProtocol.TOOL,
+            level=tool.fingerprint.level,
+            why_not="Reuse is switched off." if off else "" if kept else "The tool names no source.",
+            forward_headers=self._forwarded(headers),
+            repeatable=kept,
+        )
+
+    def _arrival(
+        self,
+        request: NormalisedRequest,
+        pool: Pool,
+        identity: Identity,
+        opt_outs: OptOuts,
+        *,
+        scope: ReadScope,
+        protocol: WireProtocol,
+        level: Level,
+        why_not: str,
+        forward_headers: tuple[tuple[str, str], ...],
+        repeatable: bool,
+    ) -> Arrival:
+        group = "*" if self._policy.shares_all else f"tenant/{identity.tenant}"
+        name = reuse_name(group, pool.fingerprint, request.canonical)
+        demands = not why_not and opt_outs.may_store
+        plan = Plan(pool, demands, repeatable, may_stand_aside=bool(self.bypass_urls(pool, protocol)))
+        stage = Stage(
+            plan=plan,
+            protocol=protocol,
+            target=pool.executor.id if isinstance(pool.executor, ModelDescription) else pool.executor.name,
+            body=request.engine_body,
+            identity=identity,
+            level=level,
+            name=name if demands else None,
+            scope=scope,
+            input_digests=request.input_digests,
+            may_hit=opt_outs.may_hit,
+            forward_headers=forward_headers,
+        )
+        return Arrival(request, pool, stage, name, why_not)
+
+    def _pool(self, offers: list[Offer], kind: str, wanted: str) -> Pool:
+        match choose_pool(offers, undescribed=self._directory.undescribed):
+            case Pool() as pool:
+                return pool
+            case NoPool.UNKNOWN if self._directory.agents:
+                raise ApiError(
+                    404,
+                    f"The {kind} {wanted[:200]!r} does not exist.",
+                    code=f"{kind}_not_found",
+                    param="model" if kind == "model" else None,
+                )
+            case NoPool.UNKNOWN | NoPool.UNDESCRIBED:
+                raise NobodyKnown(f"no agent that serves the {kind} {wanted[:200]!r} is known yet")
+
+    def bypass_urls(self, pool: Pool | None, protocol: WireProtocol) -> tuple[str, ...]:
+        """Where raw HTTP may go, best first."""
+        configured = (self._policy.engine_url,) if self._policy.engine_url else ()
+        match protocol:
+            case WireProtocol.TOOL:
+                return pool.bypass_urls if pool else ()
+            case WireProtocol.CHAT_COMPLETIONS if pool and pool.bypass_urls:
+                return pool.bypass_urls
+            case WireProtocol.CHAT_COMPLETIONS:
+                return configured or self._directory.engine_urls()
+
+    def model_urls(self, model: str) -> tuple[str, ...]:
+        """Where raw HTTP for a model goes when nothing else is known of the request."""
+        match choose_pool(self._directory.offers_of_model(model), undescribed=0) if model else None:
+            case Pool() as pool:
+                return self.bypass_urls(pool, WireProtocol.CHAT_COMPLETIONS)
+            case _:
+                return self.bypass_urls(None, WireProtocol.CHAT_COMPLETIONS)
+
+    def tool_urls(self, name: str) -> tuple[str, ...]:
+        match choose_pool(self._directory.offers_of_tool(name), undescribed=0):
+            case Pool() as pool:
+                return pool.bypass_urls
+            case _:
+                return ()
+
+    def _forwarded(self, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        if self._policy.hides_keys:
+            return ()
+        return tuple((name, headers[name]) for name in _FORWARDED if name in headers)

@@ -1,0 +1,212 @@
+"""The parts of the gateway, wired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from dynbranch.clients.ports import Controller, Csl, EngineAgent
+from dynbranch.gateway.app import App
+from dynbranch.gateway.arrivals import ArrivalPolicy, Arrivals
+from dynbranch.gateway.bypass import Bypass, new_session
+from dynbranch.gateway.conductor import Conductor
+from dynbranch.gateway.config import GatewaySettings
+from dynbranch.gateway.core.breaker import BreakerPolicy
+from dynbranch.gateway.core.reuse_policy import ReusePolicy
+from dynbranch.gateway.csl_gate import CslGate
+from dynbranch.gateway.directory import Directory
+from dynbranch.gateway.edge.inflight import InFlight
+from dynbranch.gateway.edge.routes import ANY, Guard, Route, Routes
+from dynbranch.gateway.endpoints.catalogue import CatalogueEndpoints
+from dynbranch.gateway.endpoints.probes import ProbeEndpoints, Readiness
+from dynbranch.gateway.endpoints.stages import StageEndpoints
+from dynbranch.gateway.endpoints.store import StoreEndpoints
+from dynbranch.gateway.observer import Metrics, Observer
+from dynbranch.gateway.reporter import Reporter
+from dynbranch.gateway.tenants import Tenants
+from dynbranch.runtime.clock import Clock
+from dynbranch.runtime.tasks import Tasks
+from prometheus_client import CollectorRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The services around the gateway. No store: nothing is reused. No controller: nothing is reported."""
+
+    csl: Csl | None
+    controller: Controller | None
+    connect: Callable[[str], EngineAgent]
+
+
+class Gateway:
+    """An async context manager: within, ``app`` serves. It closes its own clients of agents, and not the
+    peers that it was given."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        peers: Peers,
+        tenants: Tenants,
+        *,
+        clock: Clock,
+        new_id: Callable[[], bytes],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._new_id = new_id
+        self._tenants = tenants
+        # Disabled means that the store is not even called, and the controller neither.
+        self._csl = peers.csl if settings.enabled else None
+        self._controller = peers.controller if settings.enabled else None
+        self._stack = AsyncExitStack()
+        self.tasks = Tasks()
+        self.metrics = Metrics(registry)
+        self.directory = Directory(
+            settings.agents, peers.connect, occupancy_interval_ms=settings.occupancy_interval_ms, clock=clock
+        )
+        self.gate = self._new_gate()
+        self.reporter = self._new_reporter()
+        self.readiness = Readiness(
+            enabled=settings.enabled,
+            engine_url=settings.engine_url,
+            gate=self.gate,
+            directory=self.directory,
+            clock=clock,
+            grace_s=settings.ready_grace_s,
+        )
+        self.in_flight = InFlight(
+            limit=settings.max_in_flight,
+            keep_alive_s=settings.keep_alive_s,
+            stall_s=settings.stall_s,
+            clock=clock,
+            tasks=self.tasks,
+        )
+        self._app: App | None = None
+
+    @property
+    def app(self) -> App:
+        assert self._app is not None, "the gateway is not open"
+        return self._app
+
+    async def __aenter__(self) -> Self:
+        self._stack.push_async_callback(self.directory.close)
+        session = await self._stack.enter_async_context(new_session(self._settings.idle_s))
+        await self._stack.enter_async_context(self.tasks)
+        self.directory.start(self.tasks)
+        self.tasks.spawn(self.in_flight.watch(), name="in-flight watch")
+        if self.gate is not None:
+            self.tasks.spawn(self.gate.watch(), name="store watch")
+        if self.reporter is not None:
+            self.tasks.spawn(self.reporter.run(), name="reporter")
+        self._app = self._new_app(Bypass(session, hides_keys=self._tenants.has_keys))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+        if self.reporter is not None:
+            await self.reporter.flush()
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    def _new_gate(self) -> CslGate | None:
+        if self._csl is None:
+            return None
+        settings = self._settings
+        policy = BreakerPolicy(
+            bad_calls_to_open=settings.csl_bad_calls,
+            open_s=settings.csl_open_ms / 1000,
+            slow_s=settings.csl_slow_ms / 1000,
+        )
+        return CslGate(self._csl, budget_s=settings.csl_budget_ms / 1000, policy=policy, clock=self._clock)
+
+    def _new_reporter(self) -> Reporter | None:
+        if self._controller is None:
+            return None
+        return Reporter(self._controller, name=f"gateway-{self._new_id().hex()}", clock=self._clock)
+
+    def _new_app(self, bypass: Bypass) -> App:
+        policy = ArrivalPolicy(
+            reuse=self._settings.reuse if self._csl is not None else ReusePolicy.OFF,
+            shares_all=self._settings.sharing == "all",
+            hides_keys=self._tenants.has_keys,
+            engine_url=self._settings.engine_url,
+        )
+        arrivals = Arrivals(self.directory, policy)
+        return App(
+            routes=self._routes(arrivals, bypass),
+            in_flight=self.in_flight,
+            tenants=self._tenants,
+            metrics=self.metrics,
+            clock=self._clock,
+            new_id=self._new_id,
+            max_body_bytes=self._settings.max_body_bytes,
+        )
+
+    def _stages(self, arrivals: Arrivals, bypass: Bypass) -> StageEndpoints:
+        conductor = Conductor(
+            gate=self.gate,
+            csl=self._csl,
+            directory=self.directory,
+            tasks=self.tasks,
+            clock=self._clock,
+            new_id=self._new_id,
+            idle_s=self._settings.idle_s,
+            detach_grace_ms=self._settings.detach_grace_ms,
+        )
+        return StageEndpoints(
+            enabled=self._settings.enabled,
+            body_timeout_s=self._settings.body_timeout_s,
+            arrivals=arrivals,
+            conductor=conductor,
+            bypass=bypass,
+            observer=Observer(self.metrics, self.reporter, self._clock),
+            tenants=self._tenants,
+            new_id=self._new_id,
+        )
+
+    def _routes(self, arrivals: Arrivals, bypass: Bypass) -> Routes:
+        stages = self._stages(arrivals, bypass)
+        catalogue = CatalogueEndpoints(self.directory, started_s=self._clock.unix_ms() // 1000)
+        probes = ProbeEndpoints(
+            readiness=self.readiness,
+            metrics=self.metrics,
+            in_flight=self.in_flight,
+            gate=self.gate,
+            reporter=self.reporter,
+            directory=self.directory,
+        )
+        store = StoreEndpoints(
+            csl=self._csl,
+            arrivals=arrivals,
+            directory=self.directory,
+            tenants=self._tenants,
+            metrics=self.metrics,
+            body_timeout_s=self._settings.body_timeout_s,
+            write_timeout_s=self._settings.write_timeout_s,
+        )
+        models = (
+            Route("GET", "/v1/models", catalogue.models, Guard.TENANT),
+            Route("GET", "/v1/models/…", catalogue.model, Guard.TENANT),
+        )
+        return Routes(
+            [
+                Route("POST", "/v1/chat/completions", stages.chat),
+                # Disabled, a harness sees the engine's own models.
+                *(models if self._settings.enabled else ()),
+                Route(ANY, "/v1/…", stages.raw),
+                Route("GET", "/dynbranch/v1/tools", catalogue.tools, Guard.TENANT),
+                Route("POST", "/dynbranch/v1/tools/…", stages.tool),
+                Route("POST", "/dynbranch/v1/writes", store.write),
+                Route("GET", "/dynbranch/v1/entries/…", store.entry),
+                Route("POST", "/dynbranch/v1/explain", store.explain),
+                Route("GET", "/healthz", probes.health, Guard.OPEN),
+                Route("GET", "/readyz", probes.ready, Guard.OPEN),
+                Route("GET", "/metrics", probes.metrics, Guard.OPEN),
+            ]
+        )

@@ -1,0 +1,112 @@
+"""The raw way to an engine: bytes in, bytes out, nothing understood (SPEC §5, I5).
+
+Only what HTTP says about one connection is handled here: hop-by-hop headers, and the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+from dynbranch.gateway.core.outcome import Report, outcome_headers
+from dynbranch.gateway.edge.exchange import Exchange, HeaderPairs
+from dynbranch.gateway.protocols.errors import ApiError
+from multidict import CIMultiDict
+from yarl import URL
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_OURS = b"x-dynbranch-"
+_CONNECT_S = 5.0
+
+Body = bytes | AsyncIterator[bytes] | None
+
+
+def new_session(idle_s: float) -> aiohttp.ClientSession:
+    """A session that changes nothing: no decompression, no redirects, no headers of its own.
+
+    A connection serves one request: some engines' servers answer a second one wrongly.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=idle_s),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        trust_env=False,
+    )
+
+
+class Bypass:
+    """``hides_keys``: the client's key is the gateway's own and not for the engine to see."""
+
+    def __init__(self, session: aiohttp.ClientSession, *, hides_keys: bool) -> None:
+        self._session = session
+        self._hidden = frozenset({b"authorization", b"x-api-key"}) if hides_keys else frozenset()
+
+    async def forward(self, exchange: Exchange, url: str, body: Body, report: Report) -> None:
+        """Raises ApiError (502) when the engine gives no response; cuts the connection when it ends early."""
+        try:
+            async with self._session.request(
+                exchange.method,
+                URL(url, encoded=True),
+                headers=self._request_headers(exchange, body),
+                data=body,
+                allow_redirects=False,
+            ) as response:
+                headers = _response_headers(response.raw_headers) + outcome_headers(report)
+                await exchange.start(response.status, headers)
+                async for part in response.content.iter_any():
+                    await exchange.write(part)
+        except (aiohttp.ClientError, TimeoutError, OSError) as failure:
+            if not exchange.started:
+                message = f"The engine does not answer: {type(failure).__name__}."
+                raise ApiError(502, message, code="engine_unreachable", retry_after_s=1) from None
+            # The response stays unfinished, so that the client sees a cut connection, as from the engine.
+            exchange.drop()
+            return
+        await exchange.finish()
+
+    def _request_headers(self, exchange: Exchange, body: Body) -> CIMultiDict[str]:
+        gone = _HOP_BY_HOP | _named_by_connection(exchange.raw_headers) | self._hidden | {b"host", b"expect"}
+        if isinstance(body, bytes):
+            gone |= {b"content-length"}
+        kept: CIMultiDict[str] = CIMultiDict()
+        for name, value in exchange.raw_headers:
+            lower = name.lower()
+            if lower not in gone and not lower.startswith(_OURS):
+                kept.add(name.decode("latin-1"), value.decode("latin-1"))
+        return kept
+
+
+def _response_headers(raw: tuple[tuple[bytes, bytes], ...]) -> HeaderPairs:
+    gone = _HOP_BY_HOP | _named_by_connection(list(raw))
+    return [(name.lower(), value) for name, value in raw if name.lower() not in gone]
+
+
+def _named_by_connection(headers: HeaderPairs) -> frozenset[bytes]:
+    """A Connection header may name more headers that are about this connection only."""
+    return frozenset(
+        token.strip().lower()
+        for name, value in headers
+        if name.lower() == b"connection"
+        for token in value.split(b",")
+    )
+
+
+def engine_url(base: str, exchange: Exchange) -> str:
+    """The engine's address of the path asked for. A base may or may not end in ``/v1``."""
+    root = base.rstrip("/").removesuffix("/v1")
+    query = f"?{exchange.query.decode('latin-1')}" if exchange.query else ""
+    return f"{root}{exchange.raw_path.decode('latin-1')}{query}"

@@ -1,0 +1,397 @@
+"""Drives one request through its life: performs the effects of ``core.life`` and reports what came of
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from dynbranch.clients.ports import Csl, Unreachable
+from dynbranch.domain.engine import Completed, Failed, GenerationEvents, GenerationOrder, WireProtocol
+from dynbranch.domain.errors import DomainError, InvalidRequest, NotFound
+from dynbranch.domain.ids import DemandId, Digest, GenerationId, Name
+from dynbranch.domain.reuse import PURE, Demand, GenerationRef, Hit, Identity, Lease, Level, ReadScope
+from dynbranch.gateway.core import life as lives
+from dynbranch.gateway.core.life import RequestLife
+from dynbranch.gateway.core.outcome import Outcome, Report, saved_ms
+from dynbranch.gateway.csl_gate import CslGate
+from dynbranch.gateway.directory import Directory
+from dynbranch.gateway.edge.exchange import ClientGone, Exchange
+from dynbranch.gateway.protocols.chunk_relay import MalformedItem
+from dynbranch.gateway.protocols.errors import error_body
+from dynbranch.gateway.sinks import Sink, failure_response
+from dynbranch.naming.chunks import decode_payload
+from dynbranch.runtime import telemetry
+from dynbranch.runtime.clock import Clock
+from dynbranch.runtime.tasks import Tasks
+from opentelemetry.trace import Span, SpanKind
+
+_log = logging.getLogger(__name__)
+
+ATTACH_WAIT_MS = 50
+_RELEASE_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage to serve. ``level`` is what its executor declares for it."""
+
+    plan: lives.Plan
+    protocol: WireProtocol
+    target: str
+    body: bytes
+    identity: Identity
+    level: Level
+    name: Name | None = None
+    scope: ReadScope = PURE
+    input_digests: tuple[Digest, ...] = ()
+    may_hit: bool = True
+    forward_headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class Account:
+    """What became of one request, for its headers, its span, the metrics and the controller."""
+
+    request_id: str
+    exchange: Exchange
+    demand_id: DemandId
+    level: Level | None = None
+    name: Name | None = None
+    outcome: Outcome = Outcome.MISS
+    saved_ms: float = 0.0
+    failed: bool = False
+    aside: str = ""
+    """Why the request is to be forwarded raw; empty when it is not."""
+    timings_ms: list[tuple[str, float]] = field(default_factory=list)
+    tail: tuple[bytes, ...] = ()
+    """The last items of the answer, which hold its usage."""
+
+    def report(self) -> Report:
+        return Report(
+            outcome=self.outcome,
+            request_id=self.request_id,
+            level=self.level,
+            name=self.name,
+            saved_ms=self.saved_ms,
+            timings_ms=(*self.timings_ms, ("total", self.exchange.elapsed_ms())),
+        )
+
+
+class Conductor:
+    """``idle_s`` bounds the silence of a generation. ``new_id`` is the source of chance."""
+
+    def __init__(
+        self,
+        *,
+        gate: CslGate | None,
+        csl: Csl | None,
+        directory: Directory,
+        tasks: Tasks,
+        clock: Clock,
+        new_id: Callable[[], bytes],
+        idle_s: float,
+        detach_grace_ms: int,
+    ) -> None:
+        self._gate = gate
+        self._csl = csl
+        self._directory = directory
+        self._tasks = tasks
+        self._clock = clock
+        self._new_id = new_id
+        self._idle_s = idle_s
+        self._detach_grace_ms = detach_grace_ms
+        self._tracer = telemetry.tracer("dynbranch.gateway")
+
+    async def serve(self, stage: Stage, sink: Sink, account: Account) -> None:
+        """Serve the stage into the sink. ``account.aside`` is set when the caller must forward the request
+        raw.
+
+        Cancelling it detaches this client, and nothing more.
+        """
+        life = RequestLife(stage.plan, lambda: GenerationId(self._new_id()))
+        run = _Run(self, stage, sink, account, life)
+        try:
+            await run.to_its_end()
+        except (asyncio.CancelledError, ClientGone):
+            self.tidy(life.handle(lives.Left()))
+            raise
+
+    def tidy(self, effects: tuple[lives.Effect, ...]) -> None:
+        """What is owed to others when the client has left. It must not make anyone wait."""
+        for effect in effects:
+            match effect:
+                case lives.Release(lease):
+                    self.release(lease)
+                case lives.Settle(lease):
+                    self._tasks.spawn(self._settle(lease), name="settle-lease")
+                case _:
+                    raise AssertionError(f"{type(effect).__name__} for a client that left")
+
+    def release(self, lease: Lease) -> None:
+        self._tasks.spawn(self._release(lease), name="release-lease")
+
+    async def _release(self, lease: Lease) -> None:
+        assert self._csl is not None
+        try:
+            await self._csl.release_leases([lease.lease_id], timeout_s=_RELEASE_TIMEOUT_S)
+        except (Unreachable, DomainError) as failure:
+            # It expires by itself; until then a demand may lose 50 ms to a generation that is not there.
+            _log.info("a lease was not released: %s", failure)
+
+    async def _settle(self, lease: Lease) -> None:
+        """The order may never have reached the agent. If the agent has it, the lease is the agent's."""
+        generation = lease.generation
+        client = await self._directory.client(generation.agent_address)
+        looks = client.attach(generation.generation_id, from_item=0, wait_ms=0, idle_s=_RELEASE_TIMEOUT_S)
+        try:
+            async with aclosing(cast(Any, looks)):
+                await anext(looks, None)
+        except NotFound:
+            await self._release(lease)
+        except (Unreachable, DomainError) as failure:
+            # Others may follow it: better that the lease lapses by itself than that their result is lost.
+            _log.info("a lease is left to lapse: %s", failure)
+
+    # -- performing effects that wait ----------------------------------------------------------------------
+
+    async def ask(
+        self, effect: lives.Ask, stage: Stage, account: Account
+    ) -> lives.Answered | lives.Unanswered:
+        assert stage.name is not None and self._gate is not None
+        demand = Demand(
+            demand_id=account.demand_id if not effect.exclude else DemandId(self._new_id()),
+            name=stage.name,
+            identity=stage.identity,
+            scope=stage.scope,
+            intended=effect.intended,
+            input_digests=stage.input_digests,
+            exclude_generations=effect.exclude,
+            may_execute=effect.may_execute,
+            may_hit=stage.may_hit,
+        )
+        started = self._clock.now()
+        with self._tracer.start_as_current_span(telemetry.SPAN_CSL_DEMAND, kind=SpanKind.CLIENT) as span:
+            answer = await self._gate.demand(demand)
+            if span.is_recording():
+                _describe_answer(span, answer)
+        account.timings_ms.append(("csl", (self._clock.now() - started) * 1000))
+        return answer
+
+    async def followed(self, generation: GenerationRef, stage: Stage) -> AsyncIterator[GenerationEvents]:
+        client = await self._directory.client(generation.agent_address)
+        return client.attach(
+            generation.generation_id, from_item=0, wait_ms=ATTACH_WAIT_MS, idle_s=self._idle_s
+        )
+
+    async def ordered(self, effect: lives.Execute, stage: Stage) -> AsyncIterator[GenerationEvents]:
+        order = GenerationOrder(
+            generation_id=effect.generation.generation_id,
+            protocol=stage.protocol,
+            target=stage.target,
+            body=stage.body,
+            fingerprint_digest=stage.plan.pool.fingerprint,
+            identity=stage.identity,
+            lease=effect.lease,
+            detach_grace_ms=self._detach_grace_ms,
+            forward_headers=stage.forward_headers,
+        )
+        client = await self._directory.client(effect.generation.agent_address)
+        return client.generate(order, idle_s=self._idle_s)
+
+    def lost(self, address: str, failure: Unreachable | DomainError) -> lives.Lost:
+        if isinstance(failure, Unreachable):
+            self._directory.suspect(address, f"unreachable: {failure}")
+            return lives.Lost(f"{address} does not answer", ran=True)
+        return lives.Lost(f"{address}: {failure}", ran=False)
+
+    @property
+    def tracer(self) -> Any:
+        return self._tracer
+
+    @property
+    def directory(self) -> Directory:
+        return self._directory
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+
+class _Run:
+    """One request on its way."""
+
+    def __init__(
+        self, conductor: Conductor, stage: Stage, sink: Sink, account: Account, life: RequestLife
+    ) -> None:
+        self._conductor = conductor
+        self._stage = stage
+        self._sink = sink
+        self._account = account
+        self._life = life
+        self._recorded: tuple[bytes, ...] = ()
+        self._said_first = False
+
+    async def to_its_end(self) -> None:
+        event: lives.Event | None = lives.Begin()
+        while event is not None:
+            effects, event = self._life.handle(event), None
+            for effect in effects:
+                event = await self._perform(effect)
+
+    async def _perform(self, effect: lives.Effect) -> lives.Event | None:
+        """Returns what came of it; None where nothing follows."""
+        match effect:
+            case lives.Ask():
+                return await self._ask(effect)
+            case lives.Attach(generation):
+                self._account.outcome = Outcome.JOINED
+                return await self._follow(
+                    "attach", generation, self._conductor.followed(generation, self._stage)
+                )
+            case lives.Execute(generation):
+                self._account.outcome = Outcome.MISS
+                return await self._follow(
+                    telemetry.SPAN_GENERATE, generation, self._conductor.ordered(effect, self._stage)
+                )
+            case lives.Release(lease) | lives.Settle(lease):
+                self._conductor.release(lease)
+            case _:
+                await self._conclude(effect)
+        return None
+
+    async def _conclude(self, effect: lives.Effect) -> None:
+        try:
+            match effect:
+                case lives.ServeRecorded(hit):
+                    self._count_saving(hit)
+                    await self._sink.recorded(self._recorded)
+                case lives.Finish():
+                    await self._sink.finish()
+                case lives.StandAside(reason):
+                    self._account.aside = reason
+                case lives.Refuse(reason, failed):
+                    self._account.failed = True
+                    await self._sink.refuse(failure_response(failed, reason))
+                case lives.BreakOff(reason, failed):
+                    self._account.failed = True
+                    await self._sink.break_off(failed, reason)
+                case _:
+                    raise AssertionError(f"{type(effect).__name__} is no end")
+        except MalformedItem as problem:
+            self._account.failed = True
+            _log.warning("an engine's log can not be rendered: %s", problem)
+            await self._sink.refuse(failure_response(_malformed(problem), "malformed"))
+
+    # -- the store -----------------------------------------------------------------------------------------
+
+    async def _ask(self, effect: lives.Ask) -> lives.Event:
+        exchange = self._account.exchange
+        # A demand is never cut short: its answer may be a lease, which somebody must then release. It takes
+        # no longer than its budget.
+        with exchange.held():
+            answer = await self._conductor.ask(effect, self._stage, self._account)
+        if exchange.gone:
+            self._conductor.tidy(self._life.handle(lives.Left()))
+            self._conductor.tidy(self._life.handle(answer))
+            raise ClientGone
+        match answer:
+            case lives.Answered(Hit(payload=payload)):
+                return self._readable(answer, payload)
+            case _:
+                return answer
+
+    def _readable(self, answer: lives.Answered, payload: bytes) -> lives.Event:
+        """A record that can not be read is as good as none: the request executes."""
+        try:
+            self._recorded = decode_payload(payload)
+        except (ValueError, DomainError) as problem:
+            _log.warning("a recorded payload can not be read: %s", problem)
+            return lives.Unanswered("the record can not be read")
+        return answer
+
+    def _count_saving(self, hit: Hit) -> None:
+        self._account.outcome = Outcome.HIT
+        self._account.tail = self._recorded
+        self._account.level = hit.level
+        self._account.saved_ms = saved_ms(hit.execution_ms, self._account.exchange.elapsed_ms())
+
+    # -- a generation --------------------------------------------------------------------------------------
+
+    async def _follow(self, span_name: str, generation: GenerationRef, opening: Any) -> lives.Event:
+        address = generation.agent_address
+        with (
+            self._conductor.tracer.start_as_current_span(span_name, kind=SpanKind.CLIENT) as span,
+            self._conductor.directory.counted(address),
+        ):
+            if span.is_recording():
+                span.set_attribute("dynbranch.generation_id", generation.generation_id.hex())
+                span.set_attribute("server.address", address)
+            try:
+                events = await opening
+                async with aclosing(events):
+                    return await self._relay(events)
+            except InvalidRequest as refused:
+                body = error_body(400, refused.message, code=refused.reason)
+                return self._ended_unheard(Failed(400, body, may_retry=False))
+            except (Unreachable, DomainError) as failure:
+                return self._lost(self._conductor.lost(address, failure))
+            except MalformedItem as problem:
+                return self._ended_unheard(_malformed(problem))
+
+    async def _relay(self, events: AsyncIterator[GenerationEvents]) -> lives.Event:
+        life, sink = self._life, self._sink
+        shown = False
+        async for message in events:
+            if life.state in (lives.State.ATTACHING, lives.State.EXECUTING):
+                life.handle(lives.Heard())
+            if message.items:
+                if not self._said_first:
+                    self._note_first()
+                self._account.tail = message.items
+                if await sink.items(message.items) and not shown:
+                    shown = True
+                    life.handle(lives.Shown())
+            if message.end is not None:
+                return self._ended(message.end)
+        return self._lost(lives.Lost("its stream ended without an end", ran=True))
+
+    def _note_first(self) -> None:
+        self._said_first = True
+        self._account.timings_ms.append(("first", self._account.exchange.elapsed_ms()))
+
+    def _ended(self, end: Any) -> lives.Event:
+        if not isinstance(end, Completed):
+            self._forget()
+        return lives.Ended(end)
+
+    def _ended_unheard(self, failed: Failed) -> lives.Event:
+        if self._life.state in (lives.State.ATTACHING, lives.State.EXECUTING):
+            self._life.handle(lives.Heard())
+        return self._ended(failed)
+
+    def _lost(self, lost: lives.Lost) -> lives.Event:
+        self._forget()
+        return lost
+
+    def _forget(self) -> None:
+        self._said_first = False
+        self._sink.forget()
+
+
+def _malformed(problem: MalformedItem) -> Failed:
+    body = error_body(502, f"The engine's answer can not be read: {problem}.", code="malformed_answer")
+    return Failed(502, body, may_retry=False)
+
+
+def _describe_answer(span: Span, answer: lives.Answered | lives.Unanswered) -> None:
+    match answer:
+        case lives.Answered(outcome):
+            span.set_attribute("dynbranch.demand", type(outcome).__name__.lower())
+        case lives.Unanswered(reason):
+            span.set_attribute("dynbranch.demand", "unanswered")
+            span.set_attribute("dynbranch.reason", reason)

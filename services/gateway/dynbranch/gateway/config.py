@@ -1,0 +1,47 @@
+"""Every setting of the gateway. ``DYNBRANCH_GATEWAY_<NAME>`` sets one; ``DYNBRANCH_ENABLED`` has no
+prefix."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from dynbranch.gateway.core.reuse_policy import ReusePolicy
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class GatewaySettings(BaseSettings):
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    listen: str = Field(
+        "127.0.0.1:8080", pattern=r".+:\d+$", description="Address to listen on; port 0: any."
+    )
+    enabled: bool = Field(
+        True, validation_alias="DYNBRANCH_ENABLED", description="False: everything goes raw to the engine."
+    )
+    csl: str = Field("", description="Address of the store; empty: nothing is reused.")
+    controller: str = Field("", description="Address of the controller; empty: nothing is reported.")
+    agents: tuple[str, ...] = Field((), description="Addresses of the engine agents, host:port.")
+    engine_url: str = Field("", description="Where raw HTTP goes when no agent tells.")
+    tenants: str = Field(
+        "", description="TOML file that maps API keys to tenants; empty: one tenant, no keys."
+    )
+    sharing: Literal["tenant", "all"] = Field("tenant", description="Who shares results: a tenant's, or all.")
+    reuse: ReusePolicy = Field(ReusePolicy.GREEDY, description="batch_invariant, greedy or off.")
+
+    csl_budget_ms: float = Field(250, gt=0, description="Longest wait for the store's answer to a demand.")
+    csl_slow_ms: float = Field(200, gt=0, description="A slower answer counts towards opening the breaker.")
+    csl_bad_calls: int = Field(5, ge=1, description="Bad calls in a row that open the breaker.")
+    csl_open_ms: float = Field(1000, gt=0, description="How long the breaker stays open before a probe.")
+    write_timeout_s: float = Field(30, gt=0, description="Deadline of a write.")
+    idle_s: float = Field(300, gt=0, description="Longest silence of a generation.")
+    detach_grace_ms: int = Field(0, ge=0, description="How long a generation outlives its last client.")
+    occupancy_interval_ms: int = Field(250, ge=10, description="How often agents report their occupancy.")
+
+    max_in_flight: int = Field(2048, ge=1, description="Exchanges in flight; more get 503.")
+    max_body_bytes: int = Field(64 * 2**20, ge=1, description="Larger bodies get 413.")
+    body_timeout_s: float = Field(60, gt=0, description="A body must be there within this time.")
+    keep_alive_s: float = Field(15, gt=0, description="Silence after which a stream gets a keep-alive.")
+    stall_s: float = Field(120, gt=0, description="A client that reads nothing for so long counts as gone.")
+    ready_grace_s: float = Field(30, ge=0, description="How long after the start all parts are waited for.")
+    stop_grace_s: float = Field(20, gt=0, description="How long requests in flight may take at a stop.")

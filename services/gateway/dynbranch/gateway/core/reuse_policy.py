@@ -1,0 +1,39 @@
+"""Which model stages ask the store at all (SPEC §2, what may be reused)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from dynbranch.domain.engine import Freshness
+from dynbranch.domain.reuse import Level
+
+
+class ReusePolicy(Enum):
+    """What the operator lets be reused. GREEDY includes BATCH_INVARIANT."""
+
+    BATCH_INVARIANT = "batch_invariant"
+    GREEDY = "greedy"
+    OFF = "off"
+
+
+def why_not_reused(policy: ReusePolicy, level: Level, *, request: str, model: str) -> str:
+    """The reason why a stage never asks the store; empty when it does.
+
+    ``request`` and ``model`` are the reasons that its own fields and its model give, or empty.
+    """
+    if policy is ReusePolicy.OFF:
+        return "Reuse is switched off."
+    if model:
+        return model
+    if request:
+        return request
+    if level is Level.SAMPLED:
+        return "The engine does not repeat itself."
+    if policy is ReusePolicy.BATCH_INVARIANT and level is not Level.BATCH_INVARIANT:
+        return f"Only batch-invariant results may be reused; this engine declares {level.value}."
+    return ""
+
+
+def storable(freshness: Freshness, source: str) -> bool:
+    """Whether a tool's results may be stored at all (SPEC §2)."""
+    return freshness is Freshness.IMMUTABLE or (freshness is not Freshness.NONE and bool(source))

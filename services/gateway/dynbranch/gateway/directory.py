@@ -1,0 +1,193 @@
+"""The engine agents: what each offers, whether it is ready, how busy it is.
+
+Each configured agent is described, its occupancy watched, and described anew when its revision changes or
+it comes back. An address that is not configured can still be attached to: other gateways may know agents
+that this one does not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from dynbranch.clients.ports import EngineAgent, Unreachable
+from dynbranch.domain.engine import AgentDescription, Occupancy
+from dynbranch.domain.errors import DomainError
+from dynbranch.domain.ids import Digest
+from dynbranch.gateway.core.pool import Executor, Offer
+from dynbranch.naming.fingerprint import fingerprint_digest
+from dynbranch.runtime.clock import Clock
+from dynbranch.runtime.tasks import Tasks
+
+_log = logging.getLogger(__name__)
+
+MAX_OTHER_AGENTS = 64
+_DESCRIBE_TIMEOUT_S = 5.0
+_FIRST_BACK_OFF_S = 0.1
+_LAST_BACK_OFF_S = 3.0
+
+
+@dataclass(slots=True)
+class Agent:
+    """One configured agent. ``reachable`` is what the last message or failure said."""
+
+    address: str
+    client: EngineAgent
+    description: AgentDescription | None = None
+    models: dict[str, tuple[Executor, Digest]] = field(default_factory=dict)
+    tools: dict[str, tuple[Executor, Digest]] = field(default_factory=dict)
+    reachable: bool = False
+    ready: bool = False
+    reported_in_flight: int = 0
+    in_flight: int = 0
+    trouble: str = "not yet described"
+
+    @property
+    def load(self) -> int:
+        """The report may be old, and own work is part of it: the larger of the two."""
+        return max(self.in_flight, self.reported_in_flight)
+
+    @property
+    def available(self) -> bool:
+        return self.reachable and self.ready
+
+    def why_not_available(self) -> str:
+        if not self.reachable:
+            return self.trouble
+        reason = self.description.not_ready_reason if self.description else ""
+        return reason or "not ready"
+
+
+class Directory:
+    """``connect`` makes the client of an address; clients are closed by ``close``."""
+
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        connect: Callable[[str], EngineAgent],
+        *,
+        occupancy_interval_ms: int,
+        clock: Clock,
+    ) -> None:
+        self._connect = connect
+        self._interval_ms = occupancy_interval_ms
+        self._clock = clock
+        self._agents = {address: Agent(address, connect(address)) for address in addresses}
+        self._others: OrderedDict[str, EngineAgent] = OrderedDict()
+
+    def start(self, tasks: Tasks) -> None:
+        for agent in self._agents.values():
+            tasks.spawn(self._keep(agent), name=f"agent {agent.address}")
+
+    async def close(self) -> None:
+        for client in (*(agent.client for agent in self._agents.values()), *self._others.values()):
+            await client.close()
+
+    # -- what there is -------------------------------------------------------------------------------------
+
+    @property
+    def agents(self) -> tuple[Agent, ...]:
+        return tuple(self._agents.values())
+
+    @property
+    def undescribed(self) -> int:
+        return sum(agent.description is None for agent in self._agents.values())
+
+    def offers_of_model(self, model: str) -> list[Offer]:
+        """``model`` is an id or an alias."""
+        return [self._offer(agent, *agent.models[model]) for agent in self.agents if model in agent.models]
+
+    def offers_of_tool(self, tool: str) -> list[Offer]:
+        return [self._offer(agent, *agent.tools[tool]) for agent in self.agents if tool in agent.tools]
+
+    def engine_urls(self) -> tuple[str, ...]:
+        """Where raw HTTP for a model may go; ready engines first."""
+        known = [agent for agent in self.agents if agent.models and agent.description]
+        known.sort(key=lambda agent: not agent.available)
+        urls = (agent.description.bypass_url for agent in known if agent.description)
+        return tuple(dict.fromkeys(url for url in urls if url))
+
+    @staticmethod
+    def _offer(agent: Agent, executor: Executor, fingerprint: Digest) -> Offer:
+        url = agent.description.bypass_url if agent.description else ""
+        return Offer(agent.address, executor, fingerprint, agent.available, agent.load, url)
+
+    # -- using them ----------------------------------------------------------------------------------------
+
+    async def client(self, address: str) -> EngineAgent:
+        """The client of any address, configured or told by the store. Least recently used others are
+        closed."""
+        agent = self._agents.get(address)
+        if agent is not None:
+            return agent.client
+        client = self._others.pop(address, None) or self._connect(address)
+        self._others[address] = client
+        if len(self._others) > MAX_OTHER_AGENTS:
+            _, unused = self._others.popitem(last=False)
+            await unused.close()
+        return client
+
+    @contextmanager
+    def counted(self, address: str) -> Iterator[None]:
+        """Within, one more generation is in flight there."""
+        agent = self._agents.get(address)
+        if agent is None:
+            yield
+            return
+        agent.in_flight += 1
+        try:
+            yield
+        finally:
+            agent.in_flight -= 1
+
+    def suspect(self, address: str, trouble: str) -> None:
+        """A call to it failed: no new work until it is heard of again."""
+        agent = self._agents.get(address)
+        if agent is not None:
+            agent.reachable, agent.trouble = False, trouble
+
+    # -- keeping up ----------------------------------------------------------------------------------------
+
+    async def _keep(self, agent: Agent) -> None:
+        back_off_s = _FIRST_BACK_OFF_S
+        while True:
+            try:
+                await self._describe(agent)
+                back_off_s = _FIRST_BACK_OFF_S
+                await self._watch(agent)
+                self.suspect(agent.address, "its occupancy stream ended")
+            except (Unreachable, DomainError) as failure:
+                if agent.reachable:
+                    _log.warning("agent %s is lost: %s", agent.address, failure)
+                self.suspect(agent.address, f"unreachable: {failure}")
+            await self._clock.sleep(back_off_s)
+            back_off_s = min(_LAST_BACK_OFF_S, 2 * back_off_s)
+
+    async def _describe(self, agent: Agent) -> None:
+        described = await agent.client.describe(timeout_s=_DESCRIBE_TIMEOUT_S)
+        agent.models = {
+            name: (model, fingerprint_digest(model.fingerprint))
+            for model in described.models
+            for name in (model.id, *model.aliases)
+        }
+        agent.tools = {tool.name: (tool, fingerprint_digest(tool.fingerprint)) for tool in described.tools}
+        agent.description = described
+        agent.reachable, agent.ready = True, described.ready
+
+    async def _watch(self, agent: Agent) -> None:
+        reports = agent.client.watch_occupancy(interval_ms=self._interval_ms)
+        # The port promises an iterator; every implementation is a generator, which must be closed.
+        async with aclosing(cast(Any, reports)):
+            async for report in reports:
+                await self._heard(agent, report)
+
+    async def _heard(self, agent: Agent, report: Occupancy) -> None:
+        described = agent.description
+        if described is None or report.revision != described.revision or report.ready != agent.ready:
+            await self._describe(agent)
+        agent.reachable, agent.ready = True, report.ready
+        agent.reported_in_flight = report.running + report.waiting

@@ -1,0 +1,201 @@
+"""One HTTP request and its response over raw ASGI, and the client's leave to walk away at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from dynbranch.domain.ids import Instant
+from dynbranch.gateway.protocols.errors import ApiError, ErrorResponse
+from dynbranch.runtime.clock import Clock
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+HeaderPairs = list[tuple[bytes, bytes]]
+
+MAX_HEADER_BYTES = 64 * 1024
+
+
+class ClientGone(Exception):
+    """The client closed the connection while its body was being read."""
+
+
+class Exchange:
+    """``headers`` has lower-case names; of a name that came several times the values are joined by commas."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        clock: Clock,
+        request_id: str,
+        max_body_bytes: int,
+    ) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.raw_path: bytes = scope.get("raw_path") or self.path.encode()
+        self.query: bytes = scope.get("query_string", b"")
+        self.raw_headers: HeaderPairs = list(scope["headers"])
+        self.headers = _joined_headers(self.raw_headers)
+        self.request_id = request_id
+        self.clock = clock
+        self.arrived = clock.now()
+        self.status = 0
+        self.gone = False
+        self.finished = False
+        self.last_sent = self.arrived
+        self.sending_since: Instant | None = None
+        self.when_idle: Callable[[], Awaitable[None]] | None = None
+        """Called by the watch over exchanges in flight when nothing was sent for long."""
+        self._receive = receive
+        self._send = send
+        self._max_body_bytes = max_body_bytes
+        self.body_read = False
+        self._held = False
+        self._worker: asyncio.Task[Any] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def started(self) -> bool:
+        return self.status != 0
+
+    def elapsed_ms(self) -> float:
+        return (self.clock.now() - self.arrived) * 1000
+
+    # -- the request ---------------------------------------------------------------------------------------
+
+    def check_headers(self) -> None:
+        """Raises ApiError for headers that no honest client sends."""
+        if sum(len(name) + len(value) for name, value in self.raw_headers) > MAX_HEADER_BYTES:
+            raise ApiError(431, "The headers are too large.", code="headers_too_large")
+        length = self.headers.get("content-length", "0")
+        if not length.isdecimal():
+            raise ApiError(400, "The content-length is not a number.", code="invalid_content_length")
+        if int(length) > self._max_body_bytes:
+            raise self._too_large()
+        if self.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
+            raise ApiError(415, "Send the body without a content-encoding.", code="unsupported_encoding")
+
+    async def body_parts(self) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises ApiError (413) beyond the limit and ClientGone."""
+        total, more = 0, not self.body_read
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.drop()
+                raise ClientGone
+            part: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
+            total += len(part)
+            if total > self._max_body_bytes:
+                raise self._too_large()
+            if part:
+                yield part
+        self.body_read = True
+        self._start_watch()
+
+    @property
+    def has_body(self) -> bool:
+        return "content-length" in self.headers or "transfer-encoding" in self.headers
+
+    async def read_body(self, within_s: float) -> bytes:
+        """The whole body. Raises ApiError (413, 408) and ClientGone."""
+        try:
+            async with asyncio.timeout(within_s):
+                parts = [part async for part in self.body_parts()]
+        except TimeoutError:
+            raise ApiError(408, "The body did not come in time.", code="body_timeout") from None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _too_large(self) -> ApiError:
+        limit = f"The body is larger than {self._max_body_bytes} bytes."
+        return ApiError(413, limit, code="body_too_large", headers=((b"connection", b"close"),))
+
+    # -- the client's leave --------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def attended(self) -> AsyncIterator[None]:
+        """Within, the running task is cancelled when the client leaves; ``gone`` tells that from a shutdown.
+
+        While the body is still coming, the leave shows there.
+        """
+        self._worker = asyncio.current_task()
+        self._start_watch()
+        try:
+            yield
+        finally:
+            self._worker = None
+            if self._watcher is not None:
+                self._watcher.cancel()
+                await asyncio.wait((self._watcher,))
+
+    def _start_watch(self) -> None:
+        if self.body_read and self._worker is not None and self._watcher is None:
+            self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="client-leave")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Within, a leaving client cancels nothing: the caller looks at ``gone`` afterwards."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+    def drop(self) -> None:
+        """Treat the client as gone."""
+        self.gone = True
+        if self._worker is not None and not self._held:
+            self._worker.cancel()
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self.finished:
+            self.drop()
+
+    # -- the response --------------------------------------------------------------------------------------
+
+    async def start(self, status: int, headers: HeaderPairs) -> None:
+        assert not self.started
+        self.status = status
+        await self._sent({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, part: bytes) -> None:
+        await self._sent({"type": "http.response.body", "body": part, "more_body": True})
+
+    async def finish(self, part: bytes = b"") -> None:
+        self.finished = True
+        await self._sent({"type": "http.response.body", "body": part, "more_body": False})
+
+    async def respond(self, status: int, content_type: bytes, body: bytes, headers: HeaderPairs) -> None:
+        """A whole response at once."""
+        framing = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+        await self.start(status, framing + headers)
+        await self.finish(body)
+
+    async def respond_error(self, error: ErrorResponse, headers: HeaderPairs) -> None:
+        extra = list(error.headers)
+        if error.retry_after_s:
+            extra.append((b"retry-after", str(error.retry_after_s).encode()))
+        await self.respond(error.status, error.content_type, error.body, headers + extra)
+
+    async def _sent(self, message: Message) -> None:
+        self.sending_since = self.clock.now()
+        await self._send(message)
+        self.sending_since = None
+        self.last_sent = self.clock.now()
+
+
+def _joined_headers(pairs: HeaderPairs) -> dict[str, str]:
+    joined: dict[str, str] = {}
+    for raw_name, raw_value in pairs:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined

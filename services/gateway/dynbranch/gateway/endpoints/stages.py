@@ -1,0 +1,186 @@
+"""The canonical arrivals: ``POST /v1/chat/completions`` and ``POST /dynbranch/v1/tools/{name}``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from dynbranch.domain.engine import ModelDescription
+from dynbranch.domain.ids import DemandId
+from dynbranch.gateway.arrivals import Arrival, Arrivals, NobodyKnown
+from dynbranch.gateway.bypass import Body, Bypass, engine_url
+from dynbranch.gateway.conductor import Account, Conductor
+from dynbranch.gateway.core.outcome import Outcome
+from dynbranch.gateway.core.request_headers import parse_opt_outs
+from dynbranch.gateway.edge.exchange import Exchange
+from dynbranch.gateway.observer import Observer
+from dynbranch.gateway.protocols.chunk_relay import ResponseIdentity
+from dynbranch.gateway.protocols.errors import ApiError
+from dynbranch.gateway.sinks import CompletionSink, Sink, StreamSink, ToolSink
+from dynbranch.gateway.tenants import Tenants
+from dynbranch.runtime import telemetry
+from opentelemetry.trace import Span
+
+
+class StageEndpoints:
+    """``enabled`` False: every request goes raw to the engine."""
+
+    def __init__(
+        self,
+        *,
+        enabled: bool,
+        body_timeout_s: float,
+        arrivals: Arrivals,
+        conductor: Conductor,
+        bypass: Bypass,
+        observer: Observer,
+        tenants: Tenants,
+        new_id: Callable[[], bytes],
+    ) -> None:
+        self._enabled = enabled
+        self._body_timeout_s = body_timeout_s
+        self._arrivals = arrivals
+        self._conductor = conductor
+        self._bypass = bypass
+        self._observer = observer
+        self._tenants = tenants
+        self._new_id = new_id
+
+    # -- handlers ------------------------------------------------------------------------------------------
+
+    async def chat(self, exchange: Exchange, _: str) -> None:
+        account = self._account(exchange)
+        with self._observer.arrival(account, "chat", exchange.headers) as span:
+            body = await exchange.read_body(self._body_timeout_s)
+            if self._stands_aside(exchange):
+                await self._chat_aside(exchange, account, body)
+                return
+            await self._chat(exchange, account, body, span)
+
+    async def tool(self, exchange: Exchange, name: str) -> None:
+        account = self._account(exchange)
+        with self._observer.arrival(account, "tool", exchange.headers) as span:
+            body = await exchange.read_body(self._body_timeout_s)
+            if self._stands_aside(exchange):
+                await self._tool_aside(exchange, account, name, body)
+                return
+            await self._tool(exchange, account, name, body, span)
+
+    async def raw(self, exchange: Exchange, _: str) -> None:
+        """Any other path of the engine's."""
+        account = self._account(exchange)
+        with self._observer.arrival(account, "raw", exchange.headers):
+            urls = self._arrivals.model_urls("")
+            if not exchange.has_body:
+                await exchange.read_body(self._body_timeout_s)
+            await self._aside(
+                exchange,
+                account,
+                [engine_url(url, exchange) for url in urls[:1]],
+                exchange.body_parts() if exchange.has_body else None,
+            )
+
+    # -- serving -------------------------------------------------------------------------------------------
+
+    async def _chat(self, exchange: Exchange, account: Account, body: bytes, span: Span) -> None:
+        try:
+            arrival = self._arrivals.chat(body, exchange.headers, self._tenants.of(exchange.headers))
+        except NobodyKnown:
+            await self._chat_aside(exchange, account, body)
+            return
+        self._arrived(account, arrival, span, exchange)
+        await self._conductor.serve(arrival.stage, self._chat_sink(exchange, account, arrival), account)
+        if account.aside:
+            await self._chat_aside(exchange, account, body)
+
+    async def _tool(self, exchange: Exchange, account: Account, name: str, body: bytes, span: Span) -> None:
+        try:
+            arrival = self._arrivals.tool(name, body, exchange.headers, self._tenants.of(exchange.headers))
+        except NobodyKnown:
+            await self._tool_aside(exchange, account, name, body)
+            return
+        self._arrived(account, arrival, span, exchange)
+        await self._conductor.serve(arrival.stage, ToolSink(exchange, account.report), account)
+        if account.aside:
+            await self._tool_aside(exchange, account, name, body)
+
+    def _chat_sink(self, exchange: Exchange, account: Account, arrival: Arrival) -> Sink:
+        identity = ResponseIdentity(
+            id=f"chatcmpl-{account.request_id.removeprefix('req_')}",
+            created_s=self._conductor.clock.unix_ms() // 1000,
+        )
+        if arrival.request.streaming:
+            return StreamSink(exchange, identity, account.report, include_usage=arrival.request.include_usage)
+        return CompletionSink(exchange, identity, account.report)
+
+    def _arrived(self, account: Account, arrival: Arrival, span: Span, exchange: Exchange) -> None:
+        stage = arrival.stage
+        account.name, account.level = stage.name, stage.level
+        account.timings_ms.append(("name", exchange.elapsed_ms()))
+        self._observer.arrived(
+            account, stage.identity, stage.target, stage.name, streaming=arrival.request.streaming
+        )
+        if span.is_recording():
+            _describe(span, arrival)
+
+    # -- standing aside ------------------------------------------------------------------------------------
+
+    def _stands_aside(self, exchange: Exchange) -> bool:
+        return not self._enabled or parse_opt_outs(exchange.headers).bypass
+
+    async def _chat_aside(self, exchange: Exchange, account: Account, body: bytes) -> None:
+        urls = self._arrivals.model_urls(_model_in(body))
+        await self._aside(exchange, account, [engine_url(url, exchange) for url in urls], body)
+
+    async def _tool_aside(self, exchange: Exchange, account: Account, name: str, body: bytes) -> None:
+        urls = self._arrivals.tool_urls(name)
+        await self._aside(exchange, account, [f"{url.rstrip('/')}/{name}" for url in urls], body)
+
+    async def _aside(self, exchange: Exchange, account: Account, urls: Sequence[str], body: Body) -> None:
+        """Forward to the first engine that answers. Raises ApiError (502, 503)."""
+        account.outcome, account.level, account.name = Outcome.BYPASS, None, None
+        if not urls:
+            raise ApiError(503, "No engine is known to serve this.", code="no_engine", retry_after_s=1)
+        for url in urls[:-1]:
+            try:
+                await self._bypass.forward(exchange, url, body, account.report())
+                return
+            except ApiError:
+                if exchange.started:
+                    raise
+        await self._bypass.forward(exchange, urls[-1], body, account.report())
+
+    def _account(self, exchange: Exchange) -> Account:
+        return Account(exchange.request_id, exchange, DemandId(self._new_id()))
+
+
+def _model_in(body: bytes) -> str:
+    """The model that a body names, if it can be told; the engine judges the body itself."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    model = document.get("model") if isinstance(document, dict) else None
+    return model if isinstance(model, str) else ""
+
+
+def _describe(span: Span, arrival: Arrival) -> None:
+    stage, request = arrival.stage, arrival.request
+    if isinstance(arrival.pool.executor, ModelDescription):
+        span.set_attribute(telemetry.GEN_AI_OPERATION_NAME, "chat")
+        span.set_attribute(telemetry.GEN_AI_REQUEST_MODEL, request.model)
+        span.set_attribute(telemetry.GEN_AI_RESPONSE_MODEL, stage.target)
+        span.set_attribute(telemetry.GEN_AI_REQUEST_STREAM, request.streaming)
+    else:
+        span.set_attribute(telemetry.GEN_AI_OPERATION_NAME, "execute_tool")
+        span.set_attribute(telemetry.GEN_AI_TOOL_NAME, stage.target)
+    span.set_attribute("dynbranch.reused", not arrival.why_not_reused)
+    for key, value in (
+        ("dynbranch.why_not_reused", arrival.why_not_reused),
+        ("dynbranch.workflow_type_id", stage.identity.workflow_type_id),
+        ("dynbranch.workflow_id", stage.identity.workflow_id),
+        ("dynbranch.agent_id", stage.identity.agent_id),
+        ("dynbranch.stage", stage.identity.stage),
+    ):
+        if value:
+            span.set_attribute(key, value)

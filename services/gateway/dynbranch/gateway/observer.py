@@ -1,0 +1,152 @@
+"""What the gateway tells of its requests: Prometheus metrics, spans, and events for the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from dynbranch.domain.events import ArrivalSeen, OutcomeSeen
+from dynbranch.domain.ids import DemandId, Name
+from dynbranch.domain.reuse import Identity
+from dynbranch.gateway.conductor import Account
+from dynbranch.gateway.reporter import Reporter
+from dynbranch.naming.chunks import MalformedLog, usage
+from dynbranch.runtime import telemetry
+from dynbranch.runtime.clock import Clock
+from opentelemetry.trace import Span, SpanKind, StatusCode
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Metrics:
+    """Every metric of the gateway."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.requests = Counter(
+            "dynbranch_gateway_requests", "Requests served.", ("kind", "outcome", "failed"), registry=registry
+        )
+        self.latency = Histogram(
+            "dynbranch_gateway_latency_seconds",
+            "From the arrival to the end of the response.",
+            ("kind", "outcome"),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.saved_ms = Counter(
+            "dynbranch_gateway_saved_milliseconds", "Execution time that hits spared.", registry=registry
+        )
+        self.left = Counter(
+            "dynbranch_gateway_clients_left",
+            "Clients that left before the end.",
+            ("kind",),
+            registry=registry,
+        )
+        self.errors = Counter(
+            "dynbranch_gateway_errors", "Errors of the gateway's own.", ("code",), registry=registry
+        )
+        self.writes = Counter("dynbranch_gateway_writes", "Acknowledged writes.", registry=registry)
+        self.in_flight = Gauge("dynbranch_gateway_in_flight", "Exchanges in flight.", registry=registry)
+        self.breaker_open = Gauge(
+            "dynbranch_gateway_csl_breaker_open", "1 while demands skip the store.", registry=registry
+        )
+        self.breaker_openings = Gauge(
+            "dynbranch_gateway_csl_breaker_openings", "How often it has opened.", registry=registry
+        )
+        self.events_dropped = Gauge(
+            "dynbranch_gateway_events_dropped", "Events the controller was not sent.", registry=registry
+        )
+        self.agents_available = Gauge(
+            "dynbranch_gateway_agents_available", "Agents that take work.", registry=registry
+        )
+
+
+class Observer:
+    def __init__(self, metrics: Metrics, reporter: Reporter | None, clock: Clock) -> None:
+        self._metrics = metrics
+        self._reporter = reporter
+        self._clock = clock
+        self._tracer = telemetry.tracer("dynbranch.gateway")
+
+    @contextmanager
+    def arrival(self, account: Account, kind: str, headers: Mapping[str, str]) -> Iterator[Span]:
+        """The span of one arrival, and its outcome when it ends, however it ends."""
+        with self._tracer.start_as_current_span(
+            telemetry.SPAN_ARRIVAL, context=telemetry.extract(headers), kind=SpanKind.SERVER
+        ) as span:
+            served = False
+            try:
+                yield span
+                served = True
+            finally:
+                # A hand-written error counts as failed; a client that left was served what it wanted.
+                account.failed = account.failed or not (served or account.exchange.gone)
+                self._ended(account, kind, span)
+
+    def arrived(
+        self, account: Account, identity: Identity, target: str, name: Name | None, *, streaming: bool
+    ) -> None:
+        if self._reporter is not None:
+            self._reporter.report(
+                ArrivalSeen(self._clock.unix_ms(), account.demand_id, identity, target, name, streaming)
+            )
+
+    def _ended(self, account: Account, kind: str, span: Span) -> None:
+        latency_ms = account.exchange.elapsed_ms()
+        outcome = account.outcome.value
+        self._metrics.requests.labels(kind, outcome, str(account.failed).lower()).inc()
+        self._metrics.latency.labels(kind, outcome).observe(latency_ms / 1000)
+        if account.saved_ms:
+            self._metrics.saved_ms.inc(account.saved_ms)
+        if account.exchange.gone:
+            self._metrics.left.labels(kind).inc()
+        counts = _counts(account.tail) if kind == "chat" else {}
+        if span.is_recording():
+            _describe(span, account, counts)
+        if self._reporter is not None:
+            self._reporter.report(self._outcome(account, outcome, latency_ms, counts))
+
+    def _outcome(
+        self, account: Account, outcome: str, latency_ms: float, counts: dict[str, Any]
+    ) -> OutcomeSeen:
+        return OutcomeSeen(
+            at=self._clock.unix_ms(),
+            demand_id=DemandId(account.demand_id),
+            outcome=outcome,
+            latency_ms=latency_ms,
+            saved_ms=account.saved_ms,
+            failed=account.failed,
+            input_tokens=_count(counts, "prompt_tokens"),
+            output_tokens=_count(counts, "completion_tokens"),
+        )
+
+
+def _describe(span: Span, account: Account, counts: dict[str, Any]) -> None:
+    span.set_attribute("dynbranch.outcome", account.outcome.value)
+    span.set_attribute("dynbranch.request_id", account.request_id)
+    span.set_attribute("http.response.status_code", account.exchange.status)
+    if account.name is not None:
+        span.set_attribute("dynbranch.name", account.name.hex())
+    if account.level is not None:
+        span.set_attribute("dynbranch.level", account.level.value)
+    if account.saved_ms:
+        span.set_attribute("dynbranch.saved_ms", account.saved_ms)
+    if counts:
+        span.set_attribute(telemetry.GEN_AI_USAGE_INPUT_TOKENS, _count(counts, "prompt_tokens"))
+        span.set_attribute(telemetry.GEN_AI_USAGE_OUTPUT_TOKENS, _count(counts, "completion_tokens"))
+    if account.failed:
+        span.set_status(StatusCode.ERROR)
+
+
+def _counts(items: tuple[bytes, ...]) -> dict[str, Any]:
+    try:
+        return usage(items) or {}
+    except MalformedLog:
+        return {}
+
+
+def _count(counts: dict[str, Any], key: str) -> int:
+    value = counts.get(key)
+    return value if isinstance(value, int) and value >= 0 else 0

@@ -1,0 +1,150 @@
+"""One JSON completion out of the chunks of a generation, live or recorded.
+
+Deltas add up: texts are joined, tool calls meet by index, lists of log probabilities are joined, and of
+everything else the last value stands. Members that this file does not know are kept the same way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from dynbranch.gateway.protocols.chunk_relay import MalformedItem, ResponseIdentity, marked_cached
+from dynbranch.gateway.protocols.members import dump
+
+_FIRST_STANDS = frozenset({"id", "type", "role", "index"})
+"""Members that name something: what they said first stands, where other texts are joined."""
+
+
+def assemble(items: Iterable[bytes], identity: ResponseIdentity, *, cached: bool) -> bytes:
+    """The body of a plain response. Raises MalformedItem."""
+    outer: dict[str, Any] = {}
+    choices: dict[int, dict[str, Any]] = {}
+    usage: dict[str, Any] | None = None
+    for item in items:
+        chunk = _chunk(item)
+        for choice in chunk.pop("choices", None) or ():
+            _add_choice(choices, choice)
+        found = chunk.pop("usage", None)
+        if isinstance(found, dict):
+            usage = found
+        outer.update((key, value) for key, value in chunk.items() if value is not None)
+    if not choices:
+        raise MalformedItem("the engine gave no choice")
+    body: dict[str, Any] = {"id": identity.id, "object": "chat.completion", "created": identity.created_s}
+    body["model"] = outer.pop("model", "")
+    body["choices"] = [_finished(choices[index]) for index in sorted(choices)]
+    if usage is not None:
+        body["usage"] = marked_cached(usage) if cached else usage
+    for key in ("id", "object", "created"):
+        outer.pop(key, None)
+    return dump(body | outer)
+
+
+def _chunk(item: bytes) -> dict[str, Any]:
+    try:
+        chunk = json.loads(item)
+    except (ValueError, RecursionError) as problem:
+        raise MalformedItem(str(problem)) from None
+    if not isinstance(chunk, dict):
+        raise MalformedItem("an item is not an object")
+    return chunk
+
+
+def _add_choice(choices: dict[int, dict[str, Any]], choice: Any) -> None:
+    if not isinstance(choice, dict) or not isinstance(choice.get("index", 0), int):
+        raise MalformedItem("a choice is not an object with an index")
+    index = choice.get("index", 0)
+    known = choices.setdefault(
+        index, {"index": index, "message": {"role": "assistant"}, "logprobs": None, "finish_reason": None}
+    )
+    for key, value in choice.items():
+        if key == "delta":
+            _join(known["message"], value if isinstance(value, dict) else {})
+        elif key == "logprobs":
+            _join_logprobs(known, value)
+        elif key != "index" and value is not None:
+            known[key] = value
+
+
+def _join_logprobs(known: dict[str, Any], value: Any) -> None:
+    if not isinstance(value, dict):
+        return
+    joined = known["logprobs"] = dict(known["logprobs"] or {})
+    for key, part in value.items():
+        earlier = joined.get(key)
+        joined[key] = (
+            earlier + part if isinstance(earlier, list) and isinstance(part, list) else part or earlier
+        )
+
+
+def _join(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    for key, value in delta.items():
+        earlier = message.get(key)
+        if value is None:
+            continue
+        if earlier in (None, ""):
+            message[key] = _first(value)
+        elif key in _FIRST_STANDS or (key == "name" and earlier == value):
+            # Some engines repeat a call's name with every delta; a different one is the rest of it.
+            continue
+        else:
+            message[key] = _joined(earlier, value)
+
+
+def _first(value: Any) -> Any:
+    """A copy to add to. A list of indexed parts starts as the parts it already holds."""
+    match value:
+        case dict():
+            return dict(value)
+        case list() if _indexed(value):
+            return _joined([], value)
+        case list():
+            return list(value)
+        case _:
+            return value
+
+
+def _joined(earlier: Any, value: Any) -> Any:
+    if isinstance(earlier, str) and isinstance(value, str):
+        return earlier + value
+    if isinstance(earlier, dict) and isinstance(value, dict):
+        _join(earlier, value)
+        return earlier
+    if isinstance(earlier, list) and isinstance(value, list):
+        return _joined_lists(earlier, value)
+    return value
+
+
+def _joined_lists(earlier: list[Any], value: list[Any]) -> list[Any]:
+    if not _indexed(value):
+        return earlier + value
+    for part in value:
+        known = next((e for e in earlier if isinstance(e, dict) and e.get("index") == part["index"]), None)
+        if known is None:
+            earlier.append({k: _first(v) for k, v in part.items()})
+        else:
+            _join(known, part)
+    return earlier
+
+
+def _indexed(value: list[Any]) -> bool:
+    return bool(value) and all(
+        isinstance(part, dict) and isinstance(part.get("index"), int) for part in value
+    )
+
+
+def _finished(choice: dict[str, Any]) -> dict[str, Any]:
+    message = choice["message"]
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        calls = sorted(calls, key=lambda call: call.get("index", 0) if isinstance(call, dict) else 0)
+        message["tool_calls"] = [_without_index(call) for call in calls]
+    # What a plain response of these engines says when there are tool calls and no text.
+    message["content"] = message.get("content") or (None if calls or "function_call" in message else "")
+    return choice
+
+
+def _without_index(call: Any) -> Any:
+    return {k: v for k, v in call.items() if k != "index"} if isinstance(call, dict) else call

@@ -1,0 +1,87 @@
+"""Arrivals and outcomes on their way to the controller: batched, fire and forget (SPEC §3).
+
+Nothing canonical waits here. When the controller is slow or gone, events pile up to a bound and are then
+dropped and counted; their numbers are skipped, so that the controller can tell how many it never saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from dynbranch.clients.ports import Controller, Unreachable
+from dynbranch.domain.errors import DomainError
+from dynbranch.domain.events import EventBatch, GatewayEvent
+from dynbranch.runtime.clock import Clock
+
+MAX_QUEUED = 4096
+MAX_BATCH = 256
+_GATHER_S = 0.02
+_TIMEOUT_S = 2.0
+_FIRST_BACK_OFF_S = 0.1
+_LAST_BACK_OFF_S = 5.0
+
+
+class Reporter:
+    """``name`` identifies this run of this gateway."""
+
+    def __init__(
+        self, controller: Controller, *, name: str, clock: Clock, max_queued: int = MAX_QUEUED
+    ) -> None:
+        self._controller = controller
+        self._name = name
+        self._clock = clock
+        self._max_queued = max_queued
+        self._queue: deque[GatewayEvent] = deque()
+        self._some = asyncio.Event()
+        self._next_number = 0
+        self._skipped = 0
+        self.dropped = 0
+        self.reached = False
+
+    def report(self, event: GatewayEvent) -> None:
+        """Never waits, never fails."""
+        if len(self._queue) >= self._max_queued:
+            self.dropped += 1
+            self._skipped += 1
+            return
+        self._queue.append(event)
+        self._some.set()
+
+    async def run(self) -> None:
+        """Runs for ever."""
+        while True:
+            await self._some.wait()
+            await self._clock.sleep(_GATHER_S)
+            await self._deliver(self._next_batch())
+
+    async def flush(self) -> None:
+        """One last attempt, at shutdown."""
+        while self._queue:
+            if not await self._sent(self._next_batch()):
+                return
+
+    def _next_batch(self) -> EventBatch:
+        events = tuple(self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue))))
+        batch = EventBatch(self._name, self._next_number, events)
+        self._next_number += len(events)
+        if not self._queue:
+            self._some.clear()
+            # What was dropped came after everything that was queued.
+            self._next_number += self._skipped
+            self._skipped = 0
+        return batch
+
+    async def _deliver(self, batch: EventBatch) -> None:
+        back_off_s = _FIRST_BACK_OFF_S
+        while not await self._sent(batch):
+            await self._clock.sleep(back_off_s)
+            back_off_s = min(_LAST_BACK_OFF_S, 2 * back_off_s)
+
+    async def _sent(self, batch: EventBatch) -> bool:
+        try:
+            await self._controller.report_events(batch, timeout_s=_TIMEOUT_S)
+            self.reached = True
+        except (Unreachable, DomainError):
+            self.reached = False
+        return self.reached

@@ -1,0 +1,197 @@
+"""Where the answer to one request goes: a stream of events, one JSON completion, or one tool result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from dynbranch.domain.engine import Failed
+from dynbranch.gateway.core.outcome import Report, outcome_headers
+from dynbranch.gateway.edge.exchange import Exchange
+from dynbranch.gateway.protocols.chunk_relay import (
+    DONE,
+    KEEP_ALIVE,
+    ChunkRelay,
+    MalformedItem,
+    ResponseIdentity,
+    event,
+)
+from dynbranch.gateway.protocols.completion_assembly import assemble
+from dynbranch.gateway.protocols.errors import (
+    JSON,
+    ErrorResponse,
+    error_body,
+    of_engine_failure,
+    stream_error,
+)
+
+Reporting = Callable[[], Report]
+"""What the response would say of itself if it started now."""
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Sink(Protocol):
+    """Gets the items of a generation. ``forget`` drops what a generation gave that came to nothing."""
+
+    async def items(self, items: tuple[bytes, ...]) -> bool:
+        """Returns whether the client was sent a part of the answer. Raises MalformedItem."""
+
+    def forget(self) -> None: ...
+
+    async def recorded(self, items: tuple[bytes, ...]) -> None:
+        """The whole answer from a record. Raises MalformedItem before anything was sent."""
+
+    async def finish(self) -> None:
+        """The generation is complete. Raises MalformedItem before anything was sent."""
+
+    async def refuse(self, error: ErrorResponse) -> None:
+        """An error, whether or not the response has started."""
+
+    async def break_off(self, failed: Failed | None, reason: str) -> None:
+        """An error after a part of the answer."""
+
+
+class StreamSink:
+    """Server-sent events. The response starts with the first item, so that an error before it has a status;
+    in a long silence it starts early, with a keep-alive."""
+
+    def __init__(
+        self, exchange: Exchange, identity: ResponseIdentity, report: Reporting, *, include_usage: bool
+    ) -> None:
+        self._exchange = exchange
+        self._identity = identity
+        self._report = report
+        self._include_usage = include_usage
+        self._sending = asyncio.Lock()
+        self._relay = self._new_relay(cached=False)
+        exchange.when_idle = self._keep_alive
+
+    def _new_relay(self, *, cached: bool) -> ChunkRelay:
+        return ChunkRelay(self._identity, include_usage=self._include_usage, cached=cached)
+
+    async def items(self, items: tuple[bytes, ...]) -> bool:
+        events = self._relay.events(items)
+        if not events:
+            return False
+        async with self._sending:
+            await self._start()
+            await self._exchange.write(events)
+        return True
+
+    def forget(self) -> None:
+        self._relay = self._new_relay(cached=False)
+
+    async def recorded(self, items: tuple[bytes, ...]) -> None:
+        await self._end(self._new_relay(cached=True).events(items) + DONE)
+
+    async def finish(self) -> None:
+        await self._end(DONE)
+
+    async def refuse(self, error: ErrorResponse) -> None:
+        if self._exchange.started:
+            # A keep-alive has gone out: the status can no longer tell.
+            await self._end(event(_one_line(error.body)))
+            return
+        self._exchange.when_idle = None
+        await self._exchange.respond_error(error, outcome_headers(self._report()))
+
+    async def break_off(self, failed: Failed | None, reason: str) -> None:
+        # No [DONE]: what came before is not a whole answer.
+        await self._end(event(stream_error(failed, reason)))
+
+    async def _start(self) -> None:
+        if not self._exchange.started:
+            await self._exchange.start(200, _STREAM_HEADERS + outcome_headers(self._report()))
+
+    async def _end(self, events: bytes) -> None:
+        self._exchange.when_idle = None
+        async with self._sending:
+            await self._start()
+            await self._exchange.finish(events)
+
+    async def _keep_alive(self) -> None:
+        # Every write holds whole events, so this one too falls between two of them.
+        async with self._sending:
+            if not self._exchange.finished:
+                await self._start()
+                await self._exchange.write(KEEP_ALIVE)
+
+
+def _one_line(body: bytes) -> bytes:
+    return body.replace(b"\n", b" ").replace(b"\r", b" ")
+
+
+class CompletionSink:
+    """One JSON completion, sent when everything is there."""
+
+    def __init__(self, exchange: Exchange, identity: ResponseIdentity, report: Reporting) -> None:
+        self._exchange = exchange
+        self._identity = identity
+        self._report = report
+        self._items: list[bytes] = []
+
+    async def items(self, items: tuple[bytes, ...]) -> bool:
+        self._items.extend(items)
+        return False
+
+    def forget(self) -> None:
+        self._items.clear()
+
+    async def recorded(self, items: tuple[bytes, ...]) -> None:
+        await self._answer(assemble(items, self._identity, cached=True))
+
+    async def finish(self) -> None:
+        await self._answer(assemble(self._items, self._identity, cached=False))
+
+    async def _answer(self, body: bytes) -> None:
+        await self._exchange.respond(200, JSON, body, outcome_headers(self._report()))
+
+    async def refuse(self, error: ErrorResponse) -> None:
+        await self._exchange.respond_error(error, outcome_headers(self._report()))
+
+    async def break_off(self, failed: Failed | None, reason: str) -> None:
+        raise AssertionError("nothing is shown before the end")
+
+
+class ToolSink:
+    """A tool's result, byte for byte."""
+
+    def __init__(self, exchange: Exchange, report: Reporting) -> None:
+        self._exchange = exchange
+        self._report = report
+        self._items: list[bytes] = []
+
+    async def items(self, items: tuple[bytes, ...]) -> bool:
+        self._items.extend(items)
+        return False
+
+    def forget(self) -> None:
+        self._items.clear()
+
+    async def recorded(self, items: tuple[bytes, ...]) -> None:
+        if len(items) != 1:
+            raise MalformedItem(f"a tool result has one item, not {len(items)}")
+        await self._exchange.respond(200, JSON, items[0], outcome_headers(self._report()))
+
+    async def finish(self) -> None:
+        await self.recorded(tuple(self._items))
+
+    async def refuse(self, error: ErrorResponse) -> None:
+        await self._exchange.respond_error(error, outcome_headers(self._report()))
+
+    async def break_off(self, failed: Failed | None, reason: str) -> None:
+        raise AssertionError("nothing is shown before the end")
+
+
+def failure_response(failed: Failed | None, reason: str) -> ErrorResponse:
+    """The engine's own error, or one that says why there is no answer."""
+    if failed is not None:
+        return of_engine_failure(failed)
+    body = error_body(503, f"No engine could serve the request: {reason}.", code="no_engine")
+    return ErrorResponse(503, body, retry_after_s=1)
