@@ -72,6 +72,8 @@ class Probe(EngineAgentServiceServicer):
                 raise Conflict("late", "after the first message")
             if request.from_item == 501:
                 yield pb.AttachResponse(events=pb.GenerationEvents(end=pb.GenerationEnd()))
+            while request.from_item == 700:
+                yield pb.AttachResponse(events=pb.GenerationEvents(items=[bytes(2**20)]))
             await self.release.wait()
         finally:
             self.stream_ended.set()
@@ -82,9 +84,9 @@ class Probe(EngineAgentServiceServicer):
         yield pb.WatchOccupancyResponse(slots=4)
 
 
-def server_of(probe: Probe, **options: float) -> GrpcServer:
+def server_of(probe: Probe, listen: str = "127.0.0.1:0", **options: float) -> GrpcServer:
     services = [(add_EngineAgentServiceServicer_to_server, probe, SERVICE)]
-    return GrpcServer("127.0.0.1:0", services, SystemClock(), **options)  # type: ignore[arg-type]
+    return GrpcServer(listen, services, SystemClock(), **options)  # type: ignore[arg-type]
 
 
 async def main(started: Started) -> None:

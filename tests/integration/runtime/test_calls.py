@@ -89,6 +89,26 @@ async def test_a_closed_client_and_a_stopped_server_are_unreachable(probe: Probe
     await client.close()
 
 
+async def test_a_restarted_service_is_found_again(probe: Probe) -> None:
+    first = server_of(probe)
+    address = await first.start()
+    client = GrpcEngineAgent(address)
+    await client.describe(timeout_s=20)
+    await first.stop(0)
+    with pytest.raises(Unreachable):
+        await client.describe(timeout_s=20)
+    second = server_of(probe, listen=address)
+    await second.start()
+    while True:
+        try:
+            await client.describe(timeout_s=20)
+            break
+        except Unreachable:
+            await asyncio.sleep(0.05)
+    await client.close()
+    await second.stop(0)
+
+
 async def test_a_call_without_a_deadline_gets_the_service_s_own(probe: Probe) -> None:
     server = server_of(probe, default_deadline_s=0.05)
     async with channel(await server.start()) as connection:
@@ -107,6 +127,15 @@ async def test_a_stream_ends_at_once_when_its_reader_closes_it(agent: GrpcEngine
     async with aclosing(agent.attach(ID, from_item=3, wait_ms=0, idle_s=20)) as events:
         assert (await anext(events)).from_item == 3
         assert not probe.stream_ended.is_set()
+    await probe.stream_ended.wait()
+
+
+async def test_a_stream_blocked_on_a_slow_reader_ends_when_that_reader_leaves(
+    agent: GrpcEngineAgent, probe: Probe
+) -> None:
+    async with aclosing(agent.attach(ID, from_item=700, wait_ms=0, idle_s=20)) as events:
+        await anext(events)
+        await agent.describe(timeout_s=20)
     await probe.stream_ended.wait()
 
 
