@@ -1,0 +1,3 @@
+from dynbranch.csl.main import main
+
+main()

@@ -1,0 +1,164 @@
+"""A check of the whole store: every index row has its derivation, every derivation its entry, and so on.
+
+It runs over any view, also one of a copy on disk, and needs memory for the keys of entries and derivations
+only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from dynbranch.csl.core import cascade, rows, versions
+from dynbranch.csl.core.rows import DerivationRow, EntryRow, Meta, Node
+from dynbranch.csl.core.store import View
+from dynbranch.domain.ids import Name
+from dynbranch.domain.reuse import Incarnation
+
+
+def violations(view: View) -> Iterator[str]:
+    """What is wrong with the store's rows; nothing, if it is whole. Raises Inconsistent for an unreadable
+    row.
+    """
+    meta = rows.read_meta(view)
+    condemned = {
+        (node.incarnation.name, node.incarnation.number): node
+        for nodes in cascade.pending(view).values()
+        for node in nodes
+    }
+    entries = {Name(key[1:]): rows.unpack_entry(value) for key, value in view.scan(rows.ENTRIES)}
+    doomed = {name for name, entry in entries.items() if _is_doomed(condemned, name, entry)}
+    yield from _counters(view, meta, entries)
+    yield from _lists(entries)
+    yield from _payloads(view, entries)
+    yield from _derivations(view, meta, entries, condemned, doomed)
+    yield from _indexes(view)
+    yield from _history(view, meta)
+
+
+def _is_doomed(condemned: dict[tuple[Name, int], cascade.Condemned], name: Name, entry: EntryRow) -> bool:
+    node = condemned.get((name, entry.number))
+    return node is not None and node.whole
+
+
+def _counters(view: View, meta: Meta, entries: dict[Name, EntryRow]) -> Iterator[str]:
+    if meta.entries != len(entries):
+        yield f"the store counts {meta.entries} entries and holds {len(entries)}"
+    held = sum(entry.payload_bytes for entry in entries.values())
+    if meta.payload_bytes != held:
+        yield f"the store counts {meta.payload_bytes} payload bytes and holds {held}"
+    workflows = sum(1 for _ in view.scan(rows.ARRIVALS))
+    if meta.workflows != workflows:
+        yield f"the store counts {meta.workflows} first arrivals and holds {workflows}"
+    written = sum(1 for space in (rows.WRITTEN, rows.SOURCES) for _ in view.scan(space))
+    if meta.versions != written:
+        yield f"the store counts {meta.versions} version rows and holds {written}"
+    for name, entry in entries.items():
+        if entry.number >= meta.next_number:
+            yield f"entry {name.hex()} has the number {entry.number}, which was not given out yet"
+
+
+def _payloads(view: View, entries: dict[Name, EntryRow]) -> Iterator[str]:
+    seen: set[Name] = set()
+    for key, value in view.scan(rows.PAYLOADS):
+        name = Name(key[1:])
+        seen.add(name)
+        entry = entries.get(name)
+        if entry is None:
+            yield f"payload {name.hex()} has no entry"
+        elif entry.payload_bytes != len(value):
+            yield f"payload {name.hex()} has {len(value)} bytes, its entry says {entry.payload_bytes}"
+    for name in entries.keys() - seen:
+        yield f"entry {name.hex()} has no payload"
+
+
+def _lists(entries: dict[Name, EntryRow]) -> Iterator[str]:
+    for name, entry in entries.items():
+        if not entry.derivations:
+            yield f"entry {name.hex()} has no derivation"
+        if any(number >= entry.next_derivation for number in entry.derivations):
+            yield f"entry {name.hex()} has a derivation that was not given out yet"
+
+
+def _derivations(
+    view: View,
+    meta: Meta,
+    entries: dict[Name, EntryRow],
+    condemned: dict[tuple[Name, int], cascade.Condemned],
+    doomed: set[Name],
+) -> Iterator[str]:
+    listed = {Node(name, number) for name, entry in entries.items() for number in entry.derivations}
+    for key, value in view.scan(rows.DERIVATIONS):
+        node = rows.node_of_derivation(key)
+        derivation = rows.unpack_derivation(value)
+        if node not in listed:
+            yield f"derivation {node.derivation} of {node.name.hex()} has no entry"
+            continue
+        listed.discard(node)
+        yield from _index_rows(view, node, derivation)
+        entry = entries[node.name]
+        waiting = condemned.get((node.name, entry.number))
+        if node.name in doomed or (waiting is not None and node.derivation in waiting.derivations):
+            continue
+        if not versions.is_current(view, derivation.reads):
+            yield f"derivation {node.derivation} of {node.name.hex()} read an older version"
+        if any(read.as_of.epoch != meta.epoch for read in derivation.reads):
+            yield f"derivation {node.derivation} of {node.name.hex()} read in another epoch"
+        yield from _producers(derivation.producers, node, entry, entries, doomed)
+    for node in listed:
+        yield f"derivation {node.derivation} of {node.name.hex()} is missing"
+
+
+def _index_rows(view: View, node: Node, derivation: DerivationRow) -> Iterator[str]:
+    for read in derivation.reads:
+        if view.get(rows.reader_key(read.record, node)) is None:
+            yield f"the read of {read.record} by {node.name.hex()} is not in the reverse index"
+    for producer in derivation.producers:
+        if view.get(rows.child_key(producer, node)) is None:
+            yield f"the edge {producer.name.hex()} → {node.name.hex()} is not in the index"
+
+
+def _producers(
+    producers: tuple[Incarnation, ...],
+    node: Node,
+    entry: EntryRow,
+    entries: dict[Name, EntryRow],
+    doomed: set[Name],
+) -> Iterator[str]:
+    for producer in producers:
+        found = entries.get(producer.name)
+        if found is None or found.number != producer.number or producer.name in doomed:
+            yield f"derivation {node.derivation} of {node.name.hex()} has lost producer {producer.name.hex()}"
+        if producer.number >= entry.number:
+            yield f"producer {producer.name.hex()} is younger than its child {node.name.hex()}"
+
+
+def _indexes(view: View) -> Iterator[str]:
+    for key, _ in view.scan(rows.READERS):
+        node = rows.node_at_end(key)
+        record = rows.record_of_reader(key)
+        value = view.get(rows.derivation_key(node))
+        if value is None or all(read.record != record for read in rows.unpack_derivation(value).reads):
+            yield f"the reverse index has {record} → {node.name.hex()}, which no derivation says"
+    for key, _ in view.scan(rows.CHILDREN):
+        node, producer = rows.node_at_end(key), rows.producer_of_child(key)
+        value = view.get(rows.derivation_key(node))
+        if value is None or producer not in rows.unpack_derivation(value).producers:
+            yield f"the index has the edge {producer.name.hex()} → {node.name.hex()} of no derivation"
+
+
+def _history(view: View, meta: Meta) -> Iterator[str]:
+    queued: Counter[tuple[int, bytes]] = Counter()
+    for key, value in view.scan(rows.HISTORY_QUEUE):
+        number = int.from_bytes(key[1:], "big")
+        queued[(number, value)] += 1
+        if not meta.history_first <= number < meta.history_next:
+            yield f"history number {number} is out of range"
+        if view.get(rows.history_key(Name(value), number)) is None:
+            yield f"history row {number} is missing"
+    if len(queued) != meta.history_next - meta.history_first:
+        yield f"the store holds {len(queued)} history rows, not {meta.history_next - meta.history_first}"
+    for key, _ in view.scan(rows.HISTORY):
+        name, number = key[1 : 1 + rows.NAME_BYTES], int.from_bytes(key[1 + rows.NAME_BYTES :], "big")
+        if (number, name) not in queued:
+            yield f"history row {number} of {name.hex()} is in no queue"

@@ -1,0 +1,73 @@
+"""The rows of entries and derivations, put and removed together with everything that points to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dynbranch.csl.core import rows
+from dynbranch.csl.core.rows import DerivationRow, EntryRow, Meta, Node
+from dynbranch.csl.core.store import Inconsistent, Transaction, View
+from dynbranch.domain.ids import Name, RecordId
+from dynbranch.domain.reuse import Incarnation
+
+
+def put_entry(transaction: Transaction, meta: Meta, name: Name, entry: EntryRow, payload: bytes) -> Meta:
+    transaction.put(rows.entry_key(name), rows.pack_entry(entry))
+    transaction.put(rows.payload_key(name), payload)
+    return replace(meta, entries=meta.entries + 1, payload_bytes=meta.payload_bytes + entry.payload_bytes)
+
+
+def put_derivation(transaction: Transaction, node: Node, derivation: DerivationRow) -> None:
+    """The derivation and its index rows. The entry's own list of derivations is the caller's."""
+    transaction.put(rows.derivation_key(node), rows.pack_derivation(derivation))
+    for read in derivation.reads:
+        transaction.put(rows.reader_key(read.record, node), b"")
+    for producer in derivation.producers:
+        transaction.put(rows.child_key(producer, node), b"")
+
+
+def remove_derivation(transaction: Transaction, node: Node) -> None:
+    derivation = rows.read_derivation(transaction, node)
+    for read in derivation.reads:
+        transaction.delete(rows.reader_key(read.record, node))
+    for producer in derivation.producers:
+        transaction.delete(rows.child_key(producer, node))
+    transaction.delete(rows.derivation_key(node))
+
+
+def remove_entry(transaction: Transaction, meta: Meta, name: Name, entry: EntryRow) -> Meta:
+    """The entry with all its derivations. Edges to its children are theirs to remove."""
+    for derivation in entry.derivations:
+        remove_derivation(transaction, Node(name, derivation))
+    transaction.delete(rows.entry_key(name))
+    transaction.delete(rows.payload_key(name))
+    return replace(meta, entries=meta.entries - 1, payload_bytes=meta.payload_bytes - entry.payload_bytes)
+
+
+def readers(view: View, record: RecordId) -> Iterator[Node]:
+    for key, _ in view.scan(rows.readers_prefix(record)):
+        yield rows.node_at_end(key)
+
+
+def readers_of_source(view: View, source: str) -> Iterator[tuple[RecordId, Node]]:
+    for key, _ in view.scan(rows.readers_of_source_prefix(source)):
+        yield rows.record_of_reader(key), rows.node_at_end(key)
+
+
+def all_readers(view: View) -> Iterator[tuple[RecordId, Node]]:
+    for key, _ in view.scan(rows.READERS):
+        yield rows.record_of_reader(key), rows.node_at_end(key)
+
+
+def children(view: View, producer: Incarnation) -> Iterator[Node]:
+    for key, _ in view.scan(rows.children_prefix(producer)):
+        yield rows.node_at_end(key)
+
+
+def require_entry(view: View, name: Name) -> EntryRow:
+    """The entry that an index row points to. Raises Inconsistent."""
+    entry = rows.read_entry(view, name)
+    if entry is None:
+        raise Inconsistent(f"an index row points to {name.hex()}, which is not stored")
+    return entry

@@ -1,0 +1,588 @@
+"""The Completed-Subgraph Library as one pure state machine: an event and a view in, one decision out.
+
+What must survive is in the store's rows (core/rows.py). What may be lost is here: leases, served outputs,
+heat, and the counters. Losing them costs duplicates and edges, never a stale or a wrong result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from dynbranch.csl.core import cascade, demand, eviction, graph, history, rows, versions
+from dynbranch.csl.core import commit as judging
+from dynbranch.csl.core.cascade import Cause, Condemned, Fallout
+from dynbranch.csl.core.events import (
+    BeginEpoch,
+    Cascaded,
+    Decision,
+    DeleteSlice,
+    Effect,
+    Event,
+    ForgetVersions,
+    GuardMissed,
+    Inspect,
+    Moment,
+    OutputsDiffer,
+    ReleaseLeases,
+    RenewLeases,
+    Stats,
+    Write,
+)
+from dynbranch.csl.core.heat import Heat
+from dynbranch.csl.core.leases import LeaseRow, LeaseTable, WorkflowKey
+from dynbranch.csl.core.limits import Limits
+from dynbranch.csl.core.provenance import Provenance
+from dynbranch.csl.core.rows import DerivationRow, EntryRow, Meta, Node
+from dynbranch.csl.core.store import Batch, Transaction, View
+from dynbranch.domain.errors import InvalidRequest
+from dynbranch.domain.ids import Instant, LeaseId, Name, Version
+from dynbranch.domain.reuse import (
+    Commit,
+    CommitOutcome,
+    Committed,
+    Demand,
+    DemandOutcome,
+    EntryView,
+    Hit,
+    Incarnation,
+    Inspection,
+    Lease,
+    Level,
+    Live,
+    Miss,
+    Refusal,
+    Refused,
+    StoreStats,
+    WriteResult,
+)
+
+OPENING_GAP = 1 << 20
+"""How far both counters jump at every opening.
+
+A power loss may take writes and entries that were visible but not yet durable. What was handed out for them
+(a read token, an incarnation) must never be mistaken for something that happens after the restart.
+"""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the start of the process."""
+
+    hits: int = 0
+    joins: int = 0
+    misses: int = 0
+    commits: int = 0
+    refused_commits: int = 0
+    differing_commits: int = 0
+    writes: int = 0
+    invalidated_entries: int = 0
+    evicted_entries: int = 0
+    expired_leases: int = 0
+    guard_misses: int = 0
+
+
+def found(epoch: int) -> Batch:
+    """The rows of a new, empty store."""
+    return Batch({rows.META: rows.pack_meta(Meta(epoch))}, {rows.META: None})
+
+
+def open_store(view: View) -> Batch:
+    """What every opening of an existing store does first."""
+    transaction = Transaction(view)
+    meta = rows.read_meta(view)
+    transaction.get_guarded(rows.META)
+    meta = replace(meta, sequence=meta.sequence + OPENING_GAP, next_number=meta.next_number + OPENING_GAP)
+    transaction.put(rows.META, rows.pack_meta(meta))
+    return transaction.batch()
+
+
+class Library:
+    """``new_id`` makes lease ids and draws eviction samples."""
+
+    def __init__(self, *, limits: Limits, new_id: Callable[[], bytes], view: View) -> None:
+        self.limits = limits
+        self.counters = Counters()
+        self._new_id = new_id
+        self._leases = LeaseTable(max_leases=limits.max_leases)
+        self._provenance = Provenance(
+            max_workflows=limits.max_provenance_workflows, max_outputs=limits.max_provenance_outputs
+        )
+        self._heat = Heat()
+        self._condemned: dict[Name, int] = {}
+        self._slices: dict[int, tuple[Condemned, ...]] = {}
+        for number, nodes in cascade.pending(view).items():
+            self._condemn(number, nodes)
+
+    # -- the one way in ------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, view: View, now: Moment) -> Decision[object]:
+        """Decide on one event. The batch must be applied before the next event is handled."""
+        match event:
+            case Demand():
+                return self.demand(event, view, now)
+            case Commit():
+                return self.commit(event, view, now)
+            case RenewLeases():
+                return self.renew_leases(event, now)
+            case ReleaseLeases():
+                return self.release_leases(event)
+            case Write():
+                return self.write(event, view, now)
+            case BeginEpoch():
+                return self.begin_epoch(event, view, now)
+            case Inspect():
+                return Decision(self.inspect(event.name, view))
+            case Stats():
+                return Decision(self.stats(view))
+            case DeleteSlice():
+                return self.delete_slice(event, view)
+            case ForgetVersions():
+                return self.forget_versions(view)
+            case _:
+                assert_never(event)
+
+    # -- demand --------------------------------------------------------------------------------------------
+
+    def demand(self, event: Demand, view: View, now: Moment) -> Decision[DemandOutcome]:
+        _check_name(event.name)
+        self._expire(now.instant)
+        transaction = Transaction(view)
+        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+        workflow: WorkflowKey = (event.identity.tenant, event.identity.workflow_id)
+        stamped, first_arrival = demand.register_arrival(
+            transaction, meta, event.identity, max_workflows=self.limits.max_workflows
+        )
+        if stamped is not meta:
+            transaction.put(rows.META, rows.pack_meta(stamped))
+        outcome, effects = self._outcome(event, view, now, meta, first_arrival, workflow)
+        self._count_demand(outcome)
+        return Decision(outcome, transaction.batch(), effects=effects)
+
+    def _outcome(
+        self,
+        event: Demand,
+        view: View,
+        now: Moment,
+        meta: Meta,
+        first_arrival: Version | None,
+        workflow: WorkflowKey,
+    ) -> tuple[DemandOutcome, tuple[Effect, ...]]:
+        retried = self._leases.of_demand(event.demand_id)
+        if retried is not None and _same_attempt(retried, event):
+            return Miss(retried.lease), ()
+        effects: tuple[Effect, ...] = ()
+        if event.may_hit:
+            entry = self._entry(view, event.name)
+            if entry is not None and demand.is_fresh(view, event.name, entry):
+                self._heat.touch(event.name, now.instant)
+                incarnation = Incarnation(event.name, entry.number)
+                self._provenance.served(workflow, entry.output_digests, incarnation)
+                return demand.hit(view, event.name, entry), ()
+            if entry is not None:
+                self.counters.guard_misses += 1
+                effects = (GuardMissed(event.name),)
+        may_follow, may_lease = demand.allowed_kinds(event)
+        live = self._leases.joinable(event.name, event.exclude_generations)
+        if live is not None and may_follow:
+            self._leases.join(live, workflow)
+            return Live(live.lease.generation), effects
+        if not may_lease or self._leases.full:
+            return Miss(None), effects
+        return Miss(self._grant(event, view, now, meta, first_arrival, workflow)), effects
+
+    def _grant(
+        self,
+        event: Demand,
+        view: View,
+        now: Moment,
+        meta: Meta,
+        first_arrival: Version | None,
+        workflow: WorkflowKey,
+    ) -> Lease:
+        lease = Lease(
+            lease_id=LeaseId(self._new_id()),
+            name=event.name,
+            generation=event.intended,
+            read_token=meta.version,
+            scope=demand.resolve_scope(event.scope, meta, first_arrival),
+            producers=self._live_producers(view, workflow, event),
+            ttl_ms=self.limits.lease_ttl_ms,
+        )
+        self._leases.grant(
+            lease,
+            deadline=_after(now.instant, lease.ttl_ms),
+            demand_id=event.demand_id,
+            workflow=workflow,
+            joinable=event.may_hit or not self._leases.live(event.name),
+        )
+        return lease
+
+    def _live_producers(self, view: View, workflow: WorkflowKey, event: Demand) -> tuple[Incarnation, ...]:
+        """Entries that the request was built from. A lost one gives no edge: its text is in the name."""
+        known = self._provenance.producers(workflow, event.input_digests)
+        live = tuple(one for one in known if self._is_live(view, one))
+        return live[: self.limits.max_producers]
+
+    def _count_demand(self, outcome: DemandOutcome) -> None:
+        match outcome:
+            case Hit():
+                self.counters.hits += 1
+            case Live():
+                self.counters.joins += 1
+            case Miss():
+                self.counters.misses += 1
+            case _:
+                assert_never(outcome)
+
+    # -- commit --------------------------------------------------------------------------------------------
+
+    def commit(self, event: Commit, view: View, now: Moment) -> Decision[CommitOutcome]:
+        """Store one execution, if everything that it read is still as it was. Ends its lease either way."""
+        _check_name(event.lease.name)
+        if event.level is Level.SAMPLED:
+            raise InvalidRequest("sampled_result", "a sampled result can not be stored")
+        row = self._leases.drop(event.lease.lease_id)
+        if row is not None and row.lease.name != event.lease.name:
+            raise InvalidRequest("wrong_lease", "the lease was given for another name")
+        transaction = Transaction(view)
+        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+        judged = self._judge(event, row, view, meta)
+        if isinstance(judged, Refused):
+            return self._refuse(judged)
+        entry = self._entry(view, event.lease.name)
+        if entry is not None and entry.payload_digest != event.payload_digest:
+            self.counters.differing_commits += 1
+            refused = Refused(Refusal.DIFFERS, "another result stands under this name")
+            return self._refuse(refused, OutputsDiffer(event.lease.name, event.level))
+        if entry is None:
+            made = self._store(transaction, meta, event, judged, now)
+            if isinstance(made, Refused):
+                return self._refuse(made, batch=transaction.batch())
+            entry = made
+        else:
+            self._support(transaction, event, entry, judged)
+        incarnation = Incarnation(event.lease.name, entry.number)
+        for workflow in row.workflows if row is not None else ():
+            self._provenance.served(workflow, entry.output_digests, incarnation)
+        self.counters.commits += 1
+        return Decision(Committed(incarnation), transaction.batch())
+
+    def _judge(self, event: Commit, row: LeaseRow | None, view: View, meta: Meta) -> DerivationRow | Refused:
+        """The derivation that the commit would store, or why it may not."""
+        lease = event.lease if row is None else row.lease
+        if len(event.payload) > self.limits.max_payload_bytes:
+            return Refused(Refusal.TOO_LARGE, f"{len(event.payload)} > {self.limits.max_payload_bytes} bytes")
+        refused = judging.judge_token(meta, lease)
+        if refused is not None:
+            return refused
+        if row is not None and row.closed_by:
+            return Refused(Refusal.LEASE_CLOSED, row.closed_by)
+        reads = judging.reads_of(event, lease, self.limits)
+        if isinstance(reads, Refused):
+            return reads
+        refused = judging.judge_reads(view, meta, reads)
+        if refused is not None:
+            return refused
+        for producer in lease.producers:
+            if not self._is_live(view, producer):
+                return Refused(Refusal.LOST_PRODUCER, f"{producer.name.hex()} #{producer.number}")
+        return DerivationRow(lease.read_token, reads, tuple(sorted(set(lease.producers))))
+
+    def _store(
+        self, transaction: Transaction, meta: Meta, event: Commit, derivation: DerivationRow, now: Moment
+    ) -> EntryRow | Refused:
+        name = event.lease.name
+        old = rows.read_entry(transaction, name)
+        if old is not None:
+            assert self._condemned.get(name) == old.number
+            meta = graph.remove_entry(transaction, meta, name, old)
+        if not eviction.fits(meta, len(event.payload), self.limits) and not self._slices:
+            before = meta.entries
+            meta = eviction.make_room(
+                transaction,
+                meta,
+                incoming_bytes=len(event.payload),
+                keep=frozenset(producer.name for producer in derivation.producers),
+                limits=self.limits,
+                heat=self._heat,
+                now=now.instant,
+                new_id=self._new_id,
+            )
+            self.counters.evicted_entries += before - meta.entries
+        if not eviction.fits(meta, len(event.payload), self.limits):
+            transaction.put(rows.META, rows.pack_meta(meta))
+            return Refused(Refusal.UNAVAILABLE, "the store is full and still making room")
+        entry = EntryRow(
+            number=meta.next_number,
+            level=event.level,
+            payload_bytes=len(event.payload),
+            execution_ms=event.execution_ms,
+            created=now.unix_ms,
+            next_derivation=1,
+            derivations=(0,),
+            payload_digest=event.payload_digest,
+            label=event.label[: self.limits.max_label_chars],
+            output_digests=event.output_digests[: self.limits.max_outputs],
+        )
+        meta = graph.put_entry(transaction, meta, name, entry, event.payload)
+        graph.put_derivation(transaction, Node(name, 0), derivation)
+        transaction.put(rows.META, rows.pack_meta(replace(meta, next_number=meta.next_number + 1)))
+        self._heat.touch(name, now.instant)
+        return entry
+
+    def _support(
+        self, transaction: Transaction, event: Commit, entry: EntryRow, derivation: DerivationRow
+    ) -> None:
+        """One more execution supports an entry that stands already."""
+        if not judging.may_support(entry, derivation, self.limits):
+            return
+        if judging.same_support(transaction, event, entry, derivation):
+            return
+        name = event.lease.name
+        graph.put_derivation(transaction, Node(name, entry.next_derivation), derivation)
+        updated = replace(
+            entry,
+            next_derivation=entry.next_derivation + 1,
+            derivations=(*entry.derivations, entry.next_derivation),
+        )
+        transaction.put(rows.entry_key(name), rows.pack_entry(updated))
+
+    def _refuse(
+        self, refused: Refused, *effects: Effect, batch: Batch | None = None
+    ) -> Decision[CommitOutcome]:
+        self.counters.refused_commits += 1
+        return Decision(refused, batch or Batch(), effects=effects)
+
+    # -- leases --------------------------------------------------------------------------------------------
+
+    def renew_leases(self, event: RenewLeases, now: Moment) -> Decision[frozenset[LeaseId]]:
+        """The reply names the leases that are not known."""
+        self._expire(now.instant)
+        ttl_ms = min(event.ttl_ms or self.limits.lease_ttl_ms, self.limits.max_lease_ttl_ms)
+        deadline = _after(now.instant, ttl_ms)
+        return Decision(frozenset(one for one in event.lease_ids if not self._leases.renew(one, deadline)))
+
+    def release_leases(self, event: ReleaseLeases) -> Decision[None]:
+        for lease_id in event.lease_ids:
+            self._leases.drop(lease_id)
+        return Decision(None)
+
+    def _expire(self, now: Instant) -> None:
+        self.counters.expired_leases += self._leases.expire(now)
+
+    # -- write ---------------------------------------------------------------------------------------------
+
+    def write(self, event: Write, view: View, now: Moment) -> Decision[WriteResult]:
+        """Bump the versions and fell everything left without a valid derivation. The caller has deleted all
+        slices.
+        """
+        assert not self._slices, "a write must wait until the slices of the one before are deleted"
+        if not event.records:
+            raise InvalidRequest("no_records", "a write names at least one record")
+        if len(event.records) > self.limits.max_written_records:
+            most = self.limits.max_written_records
+            advice = "split the write, or name the whole source as 'source/*'"
+            raise InvalidRequest("too_many_records", f"a write names at most {most} records", advice=advice)
+        self._expire(now.instant)
+        records = tuple(sorted(set(event.records)))
+        direct = list(cascade.direct_readers(view, records))
+        transaction = Transaction(view)
+        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+        meta = replace(meta, sequence=meta.sequence + 1)
+        new_rows = versions.advance(transaction, records, meta.version)
+        meta = replace(meta, versions=meta.versions + new_rows)
+        self.counters.writes += 1
+        closed = self._leases.close_written(records)
+        return self._fell(transaction, meta, direct, closed, event.reporter, now)
+
+    def begin_epoch(self, event: BeginEpoch, view: View, now: Moment) -> Decision[WriteResult]:
+        assert not self._slices, "a new epoch must wait until all slices are deleted"
+        transaction = Transaction(view)
+        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+        if event.epoch <= meta.epoch:
+            raise InvalidRequest("old_epoch", f"epoch {event.epoch} is not after {meta.epoch}")
+        direct = [(node, record) for record, node in graph.all_readers(view)]
+        meta = replace(meta, epoch=event.epoch)
+        return self._fell(transaction, meta, direct, self._leases.close_all(), "new epoch", now)
+
+    def _fell(
+        self,
+        transaction: Transaction,
+        meta: Meta,
+        direct: Iterable[tuple[Node, Cause]],
+        closed: int,
+        reporter: str,
+        now: Moment,
+    ) -> Decision[WriteResult]:
+        readers = list(direct)
+        fallout = cascade.plan(transaction.base, readers)
+        closed += self._leases.close_orphaned(fallout.dead)
+        meta = cascade.remember(
+            transaction,
+            meta,
+            fallout,
+            version=meta.version,
+            at=now.unix_ms,
+            reporter=reporter[: self.limits.max_label_chars],
+            max_rows=self.limits.max_history,
+            max_new=self.limits.max_history_per_write,
+        )
+        meta = self._delete_or_condemn(transaction, meta, fallout)
+        transaction.put(rows.META, rows.pack_meta(meta))
+        self.counters.invalidated_entries += len(fallout.dead)
+        reply = WriteResult(
+            version=meta.version,
+            invalidated_entries=len(fallout.dead),
+            closed_leases=closed,
+            invalidated_names=tuple(fallout.dead)[: self.limits.reported_names],
+        )
+        effect = Cascaded(
+            direct=len(readers),
+            entries=len(fallout.dead),
+            derivations=sum(map(len, fallout.lost.values())),
+            closed_leases=closed,
+            slices=tuple(self._slices),
+        )
+        return Decision(reply, transaction.batch(), durable=True, effects=(effect,))
+
+    def _delete_or_condemn(self, transaction: Transaction, meta: Meta, fallout: Fallout) -> Meta:
+        nodes = tuple(fallout.condemned())
+        size = self.limits.slice_nodes
+        if len(nodes) <= size:
+            return cascade.remove(transaction, meta, nodes)
+        for number, first in enumerate(range(0, len(nodes), size)):
+            part = nodes[first : first + size]
+            transaction.put(rows.condemned_key(number), cascade.pack_condemned(part))
+            self._condemn(number, part)
+        return meta
+
+    def _condemn(self, number: int, nodes: tuple[Condemned, ...]) -> None:
+        self._slices[number] = nodes
+        self._condemned.update(
+            (node.incarnation.name, node.incarnation.number) for node in nodes if node.whole
+        )
+
+    @property
+    def slices(self) -> tuple[int, ...]:
+        """Slices that are condemned and not deleted yet."""
+        return tuple(self._slices)
+
+    def delete_slice(self, event: DeleteSlice, view: View) -> Decision[None]:
+        nodes = self._slices.pop(event.number)
+        transaction = Transaction(view)
+        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+        meta = cascade.remove(transaction, meta, nodes)
+        transaction.delete(rows.condemned_key(event.number))
+        transaction.put(rows.META, rows.pack_meta(meta))
+        for node in nodes:
+            if self._condemned.get(node.incarnation.name) == node.incarnation.number:
+                del self._condemned[node.incarnation.name]
+        return Decision(None, transaction.batch())
+
+    def forget_versions(self, view: View) -> Decision[int]:
+        """Above the bound, raise the floor to now and drop rows that it makes redundant. Replies how many
+        went.
+
+        Executions in flight that read anything are refused once; entries keep their own read-sets.
+        """
+        meta = rows.read_meta(view)
+        if meta.versions <= self.limits.max_versions:
+            return Decision(0)
+        transaction = Transaction(view)
+        transaction.get_guarded(rows.META)
+        dropped = 0
+        for space in (rows.WRITTEN, rows.SOURCES):
+            for key, _ in view.scan(space):
+                if dropped >= self.limits.slice_nodes * 8:
+                    break
+                transaction.delete(key)
+                dropped += 1
+        meta = replace(meta, versions=meta.versions - dropped, floor=meta.version)
+        transaction.put(rows.META, rows.pack_meta(meta))
+        return Decision(dropped, transaction.batch())
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def inspect(self, name: Name, view: View) -> Inspection:
+        _check_name(name)
+        entry = self._entry(view, name)
+        shown = None
+        if entry is not None:
+            shown = EntryView(
+                incarnation=Incarnation(name, entry.number),
+                label=entry.label,
+                level=entry.level,
+                payload_bytes=entry.payload_bytes,
+                payload_digest=entry.payload_digest,
+                created=entry.created,
+                execution_ms=entry.execution_ms,
+                derivations=tuple(
+                    rows.read_derivation(view, Node(name, number)) for number in entry.derivations
+                ),
+            )
+        return Inspection(shown, history.of_name(view, name), self._leases.live(name))
+
+    def stats(self, view: View) -> StoreStats:
+        meta = rows.read_meta(view)
+        return StoreStats(
+            version=meta.version,
+            entries=meta.entries - len(self._condemned),
+            payload_bytes=meta.payload_bytes,
+            leases=len(self._leases),
+            hits=self.counters.hits,
+            joins=self.counters.joins,
+            misses=self.counters.misses,
+            commits=self.counters.commits,
+            refused_commits=self.counters.refused_commits,
+            writes=self.counters.writes,
+            invalidated_entries=self.counters.invalidated_entries,
+        )
+
+    def violations(self) -> Iterator[str]:
+        """What is wrong with the state in memory; nothing, if the code is right."""
+        yield from self._leases.violations()
+        condemned = {
+            (node.incarnation.name, node.incarnation.number)
+            for nodes in self._slices.values()
+            for node in nodes
+            if node.whole
+        }
+        if not condemned.issuperset(self._condemned.items()):
+            yield "a name is condemned by no slice"
+
+    def _entry(self, view: View, name: Name) -> EntryRow | None:
+        """The entry that may be served: not one whose rows are only waiting to be deleted."""
+        entry = rows.read_entry(view, name)
+        if entry is not None and self._condemned.get(name) == entry.number:
+            return None
+        return entry
+
+    def _is_live(self, view: View, incarnation: Incarnation) -> bool:
+        entry = self._entry(view, incarnation.name)
+        return entry is not None and entry.number == incarnation.number
+
+
+def _same_attempt(row: LeaseRow, event: Demand) -> bool:
+    """Whether a demand repeats the one that the lease was given to."""
+    generation = row.lease.generation
+    return (
+        row.lease.name == event.name
+        and generation == event.intended
+        and generation.generation_id not in event.exclude_generations
+    )
+
+
+def _after(now: Instant, ttl_ms: int) -> Instant:
+    return Instant(now + ttl_ms / 1000.0)
+
+
+def _check_name(name: Name) -> None:
+    if len(name) != rows.NAME_BYTES:
+        raise InvalidRequest("bad_name", f"a name has {rows.NAME_BYTES} bytes, this one {len(name)}")
+
+
+def _required(meta: bytes | None) -> bytes:
+    assert meta is not None, "the store was not founded"
+    return meta

@@ -1,0 +1,43 @@
+"""Every bound of the store in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Counts, bytes and milliseconds. The configuration describes each to its operator."""
+
+    max_payload_bytes: int = 16 << 20
+    max_entries: int = 1_000_000
+    max_stored_bytes: int = 8 << 30
+    max_derivations: int = 8
+    """Of one entry. More executions than these support it no better."""
+    max_reads: int = 1024
+    """Of one derivation. A commit with more depends on whole sources instead."""
+    max_producers: int = 1024
+    max_outputs: int = 256
+    max_written_records: int = 10_000
+    """Of one write."""
+    max_leases: int = 65_536
+    max_lease_ttl_ms: int = 60_000
+    lease_ttl_ms: int = 10_000
+    max_workflows: int = 1_000_000
+    """First arrivals kept. A workflow beyond them has no known first arrival."""
+    max_provenance_workflows: int = 20_000
+    max_provenance_outputs: int = 512
+    max_versions: int = 1_000_000
+    """Version rows kept. Above, older writes are forgotten behind a floor that every commit must be newer
+    than.
+    """
+    max_history: int = 20_000
+    max_history_per_write: int = 1_000
+    max_label_chars: int = 200
+    slice_nodes: int = 512
+    """A cascade that condemns more nodes than this is deleted in slices of this size."""
+    eviction_sample: int = 16
+    eviction_attempts: int = 64
+    """Evictions that one commit may do before it is refused for want of room."""
+    max_spliced_children: int = 64
+    reported_names: int = 100

@@ -1,0 +1,418 @@
+"""The rows of the store: one byte of keyspace, then the key. Integers are big-endian, so that keys sort by
+number.
+
+    space  key                                  value
+    -----  -----------------------------------  -----------------------------------------------------
+    M      (nothing)                            Meta: format, epoch, write sequence, counters
+    E      name                                 EntryRow: what is confirmed under the name
+    P      name                                 the payload's bytes
+    D      name, derivation                     DerivationRow: token, reads, producers
+    R      record, NUL, name, derivation        empty: this derivation read the record
+    C      producer, number, child, derivation  empty: this derivation of the child needs the producer
+    W      record                               Version of the last write that named the record
+    S      source                               Version of the last write to any record of the source
+    F      workflow (16 bytes of SHA-256)       Version that stood when the workflow first arrived
+    H      name, history number                 InvalidationRow: why an entry went
+    Q      history number                       name: the oldest history goes first
+    X      slice number                         nodes that a durable write condemned, still to be deleted
+
+A name is 32 bytes, a number 8 bytes, a derivation 2 bytes. Bytes and texts inside a value carry their
+length in 2 bytes. ``FORMAT`` grows with every change of this table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+
+from dynbranch.csl.core.store import Inconsistent, UnknownFormat, View
+from dynbranch.domain.ids import NEVER, Digest, Name, RecordId, UnixMs, Version
+from dynbranch.domain.reuse import Derivation, Incarnation, Invalidation, Level, Read
+
+FORMAT = 1
+NAME_BYTES = 32
+MAX_DERIVATION = 0xFFFF
+
+META = b"M"
+ENTRIES, PAYLOADS, DERIVATIONS = b"E", b"P", b"D"
+READERS, CHILDREN = b"R", b"C"
+WRITTEN, SOURCES = b"W", b"S"
+ARRIVALS = b"F"
+HISTORY, HISTORY_QUEUE = b"H", b"Q"
+CONDEMNED = b"X"
+
+_U16 = struct.Struct(">H")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_VERSION = struct.Struct(">QQ")
+_META = struct.Struct(">HQQQQQQQQQQQ")
+_ENTRY = struct.Struct(">QBQdQHH")
+_DERIVATION = struct.Struct(">QQIH")
+_NODE = struct.Struct(">32sH")
+_INCARNATION = struct.Struct(">32sQ")
+_INVALIDATION = struct.Struct(">QQQQB")
+
+_LEVELS = (Level.SAMPLED, Level.GREEDY, Level.BATCH_INVARIANT, Level.SOURCED)
+_LEVEL_NUMBER = {level: number for number, level in enumerate(_LEVELS)}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Node:
+    """One derivation of the entry under a name."""
+
+    name: Name
+    derivation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Where the store stands. Written with every batch, so that its counters are exact.
+
+    ``floor``: no record is taken to be older than this at a commit; the rows of older writes may be gone.
+    """
+
+    epoch: int
+    sequence: int = 0
+    next_number: int = 1
+    entries: int = 0
+    payload_bytes: int = 0
+    workflows: int = 0
+    versions: int = 0
+    history_first: int = 0
+    history_next: int = 0
+    floor: Version = NEVER
+
+    @property
+    def version(self) -> Version:
+        return Version(self.epoch, self.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """``derivations`` are the numbers of the derivations that support the entry, never empty."""
+
+    number: int
+    level: Level
+    payload_bytes: int
+    execution_ms: float
+    created: UnixMs
+    next_derivation: int
+    derivations: tuple[int, ...]
+    payload_digest: Digest
+    label: str
+    output_digests: tuple[Digest, ...]
+
+
+DerivationRow = Derivation
+InvalidationRow = Invalidation
+
+
+# Keys
+
+
+def entry_key(name: Name) -> bytes:
+    return ENTRIES + name
+
+
+def payload_key(name: Name) -> bytes:
+    return PAYLOADS + name
+
+
+def derivation_key(node: Node) -> bytes:
+    return DERIVATIONS + _NODE.pack(node.name, node.derivation)
+
+
+def readers_prefix(record: RecordId) -> bytes:
+    return READERS + record.encode() + b"\0"
+
+
+def readers_of_source_prefix(source: str) -> bytes:
+    return READERS + source.encode() + b"/"
+
+
+def reader_key(record: RecordId, node: Node) -> bytes:
+    return readers_prefix(record) + _NODE.pack(node.name, node.derivation)
+
+
+def children_prefix(producer: Incarnation) -> bytes:
+    return CHILDREN + _INCARNATION.pack(producer.name, producer.number)
+
+
+def child_key(producer: Incarnation, node: Node) -> bytes:
+    return children_prefix(producer) + _NODE.pack(node.name, node.derivation)
+
+
+def written_key(record: RecordId) -> bytes:
+    return WRITTEN + record.encode()
+
+
+def source_key(source: str) -> bytes:
+    return SOURCES + source.encode()
+
+
+def arrival_key(tenant: str, workflow_id: str) -> bytes:
+    text = f"{len(tenant)}:{tenant}{workflow_id}".encode("utf-8", "surrogatepass")
+    return ARRIVALS + hashlib.sha256(text).digest()[:16]
+
+
+def history_prefix(name: Name) -> bytes:
+    return HISTORY + name
+
+
+def history_key(name: Name, number: int) -> bytes:
+    return HISTORY + name + _U64.pack(number)
+
+
+def history_queue_key(number: int) -> bytes:
+    return HISTORY_QUEUE + _U64.pack(number)
+
+
+def condemned_key(number: int) -> bytes:
+    return CONDEMNED + _U32.pack(number)
+
+
+def node_at_end(key: bytes) -> Node:
+    """The node that an index row (R or C) points to."""
+    name, derivation = _NODE.unpack_from(key, len(key) - _NODE.size)
+    return Node(Name(name), derivation)
+
+
+def record_of_reader(key: bytes) -> RecordId:
+    return RecordId(key[1 : len(key) - _NODE.size - 1].decode())
+
+
+def producer_of_child(key: bytes) -> Incarnation:
+    name, number = _INCARNATION.unpack_from(key, 1)
+    return Incarnation(Name(name), number)
+
+
+def node_of_derivation(key: bytes) -> Node:
+    return node_at_end(key)
+
+
+# Values
+
+
+class _Cursor:
+    """Reads a value from left to right. Raises Inconsistent when it ends early."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, form: struct.Struct) -> tuple[object, ...]:
+        try:
+            values = form.unpack_from(self._data, self._at)
+        except struct.error:
+            raise Inconsistent("a row is shorter than its format") from None
+        self._at += form.size
+        return values
+
+    def number(self, form: struct.Struct = _U16) -> int:
+        value = self.take(form)[0]
+        assert isinstance(value, int)
+        return value
+
+    def bytes(self) -> bytes:
+        size = self.number()
+        value = self._data[self._at : self._at + size]
+        if len(value) != size:
+            raise Inconsistent("a row is shorter than its format")
+        self._at += size
+        return value
+
+    def text(self) -> str:
+        return self.bytes().decode("utf-8", "surrogatepass")
+
+    def version(self) -> Version:
+        epoch, sequence = self.take(_VERSION)
+        assert isinstance(epoch, int) and isinstance(sequence, int)
+        return Version(epoch, sequence)
+
+    def incarnation(self) -> Incarnation:
+        name, number = self.take(_INCARNATION)
+        assert isinstance(name, bytes) and isinstance(number, int)
+        return Incarnation(Name(name), number)
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise Inconsistent("a row is longer than its format")
+
+
+def _sized(data: bytes) -> bytes:
+    return _U16.pack(len(data)) + data
+
+
+def _text(text: str) -> bytes:
+    return _sized(text.encode("utf-8", "surrogatepass"))
+
+
+def pack_version(version: Version) -> bytes:
+    return _VERSION.pack(version.epoch, version.sequence)
+
+
+def unpack_version(data: bytes) -> Version:
+    cursor = _Cursor(data)
+    version = cursor.version()
+    cursor.end()
+    return version
+
+
+def pack_meta(meta: Meta) -> bytes:
+    return _META.pack(
+        FORMAT,
+        meta.epoch,
+        meta.sequence,
+        meta.next_number,
+        meta.entries,
+        meta.payload_bytes,
+        meta.workflows,
+        meta.versions,
+        meta.history_first,
+        meta.history_next,
+        meta.floor.epoch,
+        meta.floor.sequence,
+    )
+
+
+def unpack_meta(data: bytes) -> Meta:
+    if len(data) < 2 or (found := _U16.unpack_from(data)[0]) != FORMAT:
+        raise UnknownFormat(f"the store has format {data[:2].hex()}, this program reads format {FORMAT}")
+    if len(data) != _META.size:
+        raise Inconsistent(f"the first row of the store (format {found}) has a wrong size")
+    _, epoch, sequence, number, entries, size, workflows, versions, first, following, fe, fs = _META.unpack(
+        data
+    )
+    return Meta(
+        epoch=epoch,
+        sequence=sequence,
+        next_number=number,
+        entries=entries,
+        payload_bytes=size,
+        workflows=workflows,
+        versions=versions,
+        history_first=first,
+        history_next=following,
+        floor=Version(fe, fs),
+    )
+
+
+def pack_entry(entry: EntryRow) -> bytes:
+    head = _ENTRY.pack(
+        entry.number,
+        _LEVEL_NUMBER[entry.level],
+        entry.payload_bytes,
+        entry.execution_ms,
+        entry.created,
+        entry.next_derivation,
+        len(entry.derivations),
+    )
+    parts = [head, *map(_U16.pack, entry.derivations), _sized(entry.payload_digest), _text(entry.label)]
+    parts.append(_U16.pack(len(entry.output_digests)))
+    parts.extend(map(_sized, entry.output_digests))
+    return b"".join(parts)
+
+
+def unpack_entry(data: bytes) -> EntryRow:
+    cursor = _Cursor(data)
+    number, level, size, execution_ms, created, following, count = cursor.take(_ENTRY)
+    assert isinstance(number, int) and isinstance(level, int) and isinstance(size, int)
+    assert isinstance(execution_ms, float) and isinstance(created, int)
+    assert isinstance(following, int) and isinstance(count, int)
+    if level >= len(_LEVELS):
+        raise Inconsistent(f"an entry has the unknown level {level}")
+    entry = EntryRow(
+        number=number,
+        level=_LEVELS[level],
+        payload_bytes=size,
+        execution_ms=execution_ms,
+        created=UnixMs(created),
+        next_derivation=following,
+        derivations=tuple(cursor.number() for _ in range(count)),
+        payload_digest=Digest(cursor.bytes()),
+        label=cursor.text(),
+        output_digests=tuple(Digest(cursor.bytes()) for _ in range(cursor.number())),
+    )
+    cursor.end()
+    return entry
+
+
+def pack_derivation(derivation: DerivationRow) -> bytes:
+    token = derivation.read_token
+    parts = [_DERIVATION.pack(token.epoch, token.sequence, len(derivation.reads), len(derivation.producers))]
+    for read in derivation.reads:
+        parts.append(_text(read.record))
+        parts.append(pack_version(read.as_of))
+    parts.extend(_INCARNATION.pack(producer.name, producer.number) for producer in derivation.producers)
+    return b"".join(parts)
+
+
+def unpack_derivation(data: bytes) -> DerivationRow:
+    cursor = _Cursor(data)
+    epoch, sequence, reads, producers = cursor.take(_DERIVATION)
+    assert isinstance(epoch, int) and isinstance(sequence, int)
+    assert isinstance(reads, int) and isinstance(producers, int)
+    derivation = DerivationRow(
+        read_token=Version(epoch, sequence),
+        reads=tuple(Read(RecordId(cursor.text()), cursor.version()) for _ in range(reads)),
+        producers=tuple(cursor.incarnation() for _ in range(producers)),
+    )
+    cursor.end()
+    return derivation
+
+
+def pack_invalidation(row: InvalidationRow) -> bytes:
+    lost = row.lost_producer
+    head = _INVALIDATION.pack(
+        row.incarnation_number,
+        row.at,
+        row.version.epoch,
+        row.version.sequence,
+        (1 if row.record is not None else 0) | (2 if lost is not None else 0),
+    )
+    parts = [head, _text(row.record or ""), _text(row.label), _text(row.reporter)]
+    if lost is not None:
+        parts.append(_INCARNATION.pack(lost.name, lost.number))
+    return b"".join(parts)
+
+
+def unpack_invalidation(data: bytes) -> InvalidationRow:
+    cursor = _Cursor(data)
+    number, at, epoch, sequence, flags = cursor.take(_INVALIDATION)
+    assert isinstance(number, int) and isinstance(at, int) and isinstance(epoch, int)
+    assert isinstance(sequence, int) and isinstance(flags, int)
+    record, label, reporter = cursor.text(), cursor.text(), cursor.text()
+    row = InvalidationRow(
+        incarnation_number=number,
+        at=UnixMs(at),
+        version=Version(epoch, sequence),
+        record=RecordId(record) if flags & 1 else None,
+        lost_producer=cursor.incarnation() if flags & 2 else None,
+        label=label,
+        reporter=reporter,
+    )
+    cursor.end()
+    return row
+
+
+# Rows read whole
+
+
+def read_meta(view: View) -> Meta:
+    data = view.get(META)
+    if data is None:
+        raise Inconsistent("the store has rows but no first row")
+    return unpack_meta(data)
+
+
+def read_entry(view: View, name: Name) -> EntryRow | None:
+    data = view.get(entry_key(name))
+    return None if data is None else unpack_entry(data)
+
+
+def read_derivation(view: View, node: Node) -> DerivationRow:
+    data = view.get(derivation_key(node))
+    if data is None:
+        raise Inconsistent(f"derivation {node.derivation} of {node.name.hex()} is missing")
+    return unpack_derivation(data)

@@ -1,0 +1,228 @@
+"""Shipped twins for tests and the simulator: the same core on a store in memory.
+
+``FakeCsl`` stands behind the port that callers use. ``SteppedLibrary`` drives the core without an event
+loop and checks the whole store after every step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+
+from dynbranch.csl.core import consistency, library
+from dynbranch.csl.core.events import BeginEpoch, DeleteSlice, Effect, Event, Moment, Write
+from dynbranch.csl.core.library import Library
+from dynbranch.csl.core.limits import Limits
+from dynbranch.csl.key_value import KeyValue, MemoryKeyValue
+from dynbranch.csl.shell import Shell
+from dynbranch.domain.ids import DemandId, Digest, GenerationId, LeaseId, Name, RecordId
+from dynbranch.domain.reuse import (
+    PURE,
+    Commit,
+    CommitOutcome,
+    Committed,
+    Demand,
+    DemandOutcome,
+    GenerationRef,
+    Identity,
+    Inspection,
+    Lease,
+    Level,
+    Miss,
+    ReadScope,
+    StoreStats,
+    WriteResult,
+)
+from dynbranch.runtime.clock import Clock, ManualClock
+
+
+def counting_ids(first: int = 1) -> Callable[[], bytes]:
+    """Ids that replay: 16 bytes each, in order."""
+    numbers = count(first)
+    return lambda: next(numbers).to_bytes(16, "big")
+
+
+class FakeCsl:
+    """Implements ``ports.Csl``. ``timeout_s`` is never reached: every answer comes at once."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        new_id: Callable[[], bytes] | None = None,
+        epoch: int = 1,
+    ) -> None:
+        self.store = MemoryKeyValue()
+        self.store.apply(library.found(epoch))
+        core = Library(limits=limits or Limits(), new_id=new_id or counting_ids(), view=self.store)
+        self.shell = Shell(self.store, core, clock or ManualClock())
+
+    async def demand(self, demand: Demand, *, timeout_s: float) -> DemandOutcome:
+        return await self.shell.demand(demand)
+
+    async def commit(self, commit: Commit, *, timeout_s: float) -> CommitOutcome:
+        return await self.shell.commit(commit)
+
+    async def renew_leases(
+        self, leases: Sequence[LeaseId], *, ttl_ms: int, timeout_s: float
+    ) -> frozenset[LeaseId]:
+        return await self.shell.renew_leases(leases, ttl_ms=ttl_ms)
+
+    async def release_leases(self, leases: Sequence[LeaseId], *, timeout_s: float) -> None:
+        await self.shell.release_leases(leases)
+
+    async def write(self, records: Sequence[RecordId], *, reporter: str, timeout_s: float) -> WriteResult:
+        return await self.shell.write(records, reporter=reporter)
+
+    async def inspect(self, name: Name, *, timeout_s: float) -> Inspection:
+        return await self.shell.inspect(name)
+
+    async def stats(self, *, timeout_s: float) -> StoreStats:
+        return await self.shell.stats()
+
+    async def close(self) -> None:
+        self.store.close()
+
+    def violations(self) -> list[str]:
+        """What is wrong with the whole store, rows and memory; empty if it is whole."""
+        return [*consistency.violations(self.store), *self.shell.library.violations()]
+
+
+def digest(text: str) -> Digest:
+    return Digest(hashlib.sha256(text.encode()).digest())
+
+
+def name_of(text: str) -> Name:
+    return Name(hashlib.sha256(b"name of " + text.encode()).digest())
+
+
+class SteppedLibrary:
+    """One event at a time on any store; every step must leave the whole store consistent.
+
+    ``hold_slices`` leaves condemned slices to ``delete_slices``, as between a write and its clean-up.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        store: KeyValue | None = None,
+        hold_slices: bool = False,
+        checked: bool = True,
+    ) -> None:
+        self.clock = ManualClock()
+        self.effects: list[Effect] = []
+        self._ids = counting_ids()
+        self._limits = limits or Limits()
+        self._hold_slices = hold_slices
+        self._checked = checked
+        if store is None:
+            store = MemoryKeyValue()
+            store.apply(library.found(1))
+        self.store = store
+        self.library = Library(limits=self._limits, new_id=self._ids, view=store)
+
+    def restart(self) -> None:
+        """What is in memory is lost, the rows stay."""
+        self.store.apply(library.open_store(self.store))
+        self.library = Library(limits=self._limits, new_id=self._ids, view=self.store)
+        if not self._hold_slices:
+            self.delete_slices()
+
+    def handle(self, event: Event) -> object:
+        if isinstance(event, Write | BeginEpoch):
+            self.delete_slices()
+        decision = self.library.handle(event, self.store, Moment(self.clock.now(), self.clock.unix_ms()))
+        self.store.apply(decision.batch)
+        self.effects.extend(decision.effects)
+        self._check()
+        if not self._hold_slices:
+            self.delete_slices()
+        return decision.reply
+
+    def delete_slices(self, at_most: int = 1 << 30) -> None:
+        for number in self.library.slices[:at_most]:
+            decision = self.library.delete_slice(DeleteSlice(number), self.store)
+            self.store.apply(decision.batch)
+            self._check()
+
+    def violations(self) -> list[str]:
+        return [*consistency.violations(self.store), *self.library.violations()]
+
+    def _check(self) -> None:
+        if self._checked:
+            found = self.violations()
+            assert not found, found
+
+    # Short forms
+
+    def demand(
+        self,
+        what: str,
+        *,
+        workflow: str = "",
+        scope: ReadScope = PURE,
+        inputs: Iterable[str] = (),
+        generation: bytes | None = None,
+        demand_id: bytes | None = None,
+        exclude: Iterable[bytes] = (),
+        may_execute: bool = True,
+        may_hit: bool = True,
+    ) -> DemandOutcome:
+        """``inputs`` are texts of earlier outputs that the request holds."""
+        event = Demand(
+            demand_id=DemandId(demand_id or self._ids()),
+            name=name_of(what),
+            identity=Identity(workflow_id=workflow),
+            scope=scope,
+            intended=GenerationRef(GenerationId(generation or self._ids()), "agent:1"),
+            input_digests=tuple(map(digest, inputs)),
+            exclude_generations=frozenset(map(GenerationId, exclude)),
+            may_execute=may_execute,
+            may_hit=may_hit,
+        )
+        reply = self.handle(event)
+        assert not isinstance(reply, Committed)
+        return reply  # type: ignore[return-value]
+
+    def lease(
+        self,
+        what: str,
+        *,
+        workflow: str = "",
+        scope: ReadScope = PURE,
+        inputs: Iterable[str] = (),
+        may_hit: bool = True,
+    ) -> Lease:
+        """A demand that must miss."""
+        outcome = self.demand(what, workflow=workflow, scope=scope, inputs=inputs, may_hit=may_hit)
+        assert isinstance(outcome, Miss) and outcome.lease is not None, outcome
+        return outcome.lease
+
+    def commit(
+        self,
+        lease: Lease,
+        output: str = "out",
+        *,
+        reads: Iterable[str] | None = None,
+        level: Level = Level.GREEDY,
+        execution_ms: float = 100.0,
+    ) -> CommitOutcome:
+        event = Commit(
+            lease=lease,
+            payload=output.encode(),
+            payload_digest=digest(output),
+            level=level,
+            execution_ms=execution_ms,
+            label=output[:20],
+            reads=None if reads is None else tuple(map(RecordId, reads)),
+            output_digests=(digest(output),),
+        )
+        return self.handle(event)  # type: ignore[return-value]
+
+    def write(self, *records: str) -> WriteResult:
+        reply = self.handle(Write(tuple(map(RecordId, records)), "test"))
+        assert isinstance(reply, WriteResult)
+        return reply

@@ -1,0 +1,132 @@
+"""The store underneath: ordered rows, atomic guarded batches, frozen views, and one call that makes all
+durable.
+
+Narrow on purpose, so that a distributed transactional store can stand behind it. ``rocks.py`` is the real
+one; the in-memory twin here passes the same contract tests.
+
+    StoreFailed
+    ├── StoreCorrupt     rows or files are damaged; the directory must be set aside
+    ├── StoreFull        no space left; nothing was written
+    ├── StoreLocked      another process holds the directory
+    └── StoreClosed      used after close
+    GuardFailed          (Conflict) a guarded row is not what the decision was based on; nothing was written
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from dynbranch.csl.core.store import Batch, View
+from dynbranch.domain.errors import Conflict, StoreFailed
+
+
+class StoreCorrupt(StoreFailed):
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            "store_corrupt", message, advice="restart: the directory is set aside, the store starts empty"
+        )
+
+
+class StoreFull(StoreFailed):
+    def __init__(self, message: str) -> None:
+        super().__init__("store_full", message, advice="free disk space, then restart")
+
+
+class StoreLocked(StoreFailed):
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            "store_locked", message, advice="stop the other process that uses this data directory"
+        )
+
+
+class StoreClosed(StoreFailed):
+    def __init__(self) -> None:
+        super().__init__("store_closed", "the store is closed")
+
+
+class GuardFailed(Conflict):
+    def __init__(self, key: bytes) -> None:
+        super().__init__("guard_failed", f"row {key[:40].hex()} has changed since the decision was made")
+
+
+class KeyValue(View, Protocol):
+    """``get`` and ``scan`` read what is applied now. One thread applies; ``sync`` may run in another."""
+
+    def apply(self, batch: Batch) -> None:
+        """All changes or none, visible at once, not yet durable. Raises GuardFailed, StoreFailed."""
+
+    def frozen(self) -> AbstractContextManager[View]:
+        """A view that later batches do not change."""
+
+    def sync(self) -> None:
+        """Block until everything applied before the call would survive a power loss. Raises StoreFailed."""
+
+    def close(self) -> None: ...
+
+
+class MemoryKeyValue:
+    """The in-memory twin: nothing survives, ``sync`` costs nothing."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+        self._closed = False
+
+    def get(self, key: bytes) -> bytes | None:
+        self._check_open()
+        return self._rows.get(key)
+
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        self._check_open()
+        at = bisect_left(self._keys, prefix + start)
+        while at < len(self._keys) and self._keys[at].startswith(prefix):
+            key = self._keys[at]
+            yield key, self._rows[key]
+            self._check_open()
+            at = (
+                at + 1
+                if at < len(self._keys) and self._keys[at] == key
+                else bisect_left(self._keys, key + b"\0")
+            )
+
+    def apply(self, batch: Batch) -> None:
+        self._check_open()
+        check_guards(self, batch)
+        for key, value in batch.changes.items():
+            if value is None:
+                if self._rows.pop(key, None) is not None:
+                    del self._keys[bisect_left(self._keys, key)]
+            else:
+                if key not in self._rows:
+                    insort(self._keys, key)
+                self._rows[key] = value
+
+    @contextmanager
+    def frozen(self) -> Iterator[View]:
+        self._check_open()
+        copy = MemoryKeyValue()
+        copy._rows, copy._keys = dict(self._rows), list(self._keys)
+        try:
+            yield copy
+        finally:
+            copy.close()
+
+    def sync(self) -> None:
+        self._check_open()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed
+
+
+def check_guards(view: View, batch: Batch) -> None:
+    """Raises GuardFailed."""
+    for key, expected in batch.guards.items():
+        if view.get(key) != expected:
+            raise GuardFailed(key)

@@ -1,0 +1,48 @@
+"""Wiring of the service, and nothing else."""
+
+from __future__ import annotations
+
+from dynbranch.csl.config import CslSettings
+from dynbranch.csl.metrics import StoreCollector
+from dynbranch.csl.rocks import DataDirectory
+from dynbranch.csl.server import SERVICE, CslServicer
+from dynbranch.csl.service import opened_shell
+from dynbranch.runtime.chance import new_id
+from dynbranch.runtime.clock import SystemClock
+from dynbranch.runtime.config import load_settings
+from dynbranch.runtime.run import Started, run_service
+from dynbranch.runtime.server import GrpcServer
+from dynbranch.runtime.tasks import Tasks
+from dynbranch.v1.csl_pb2_grpc import add_CslServiceServicer_to_server
+
+
+async def serve(started: Started) -> None:
+    settings = load_settings(CslSettings, service="csl")
+    clock = SystemClock()
+    async with (
+        Tasks() as tasks,
+        opened_shell(
+            DataDirectory(settings.data_dir),
+            limits=settings.limits(),
+            sizes=settings.sizes(),
+            clock=clock,
+            new_id=new_id,
+            tasks=tasks,
+        ) as shell,
+    ):
+        started.registry.register(StoreCollector(shell.stats_now, shell.library.counters, shell.flushes))
+        servicer = CslServicer(shell)
+        server = GrpcServer(settings.listen, [(add_CslServiceServicer_to_server, servicer, SERVICE)], clock)
+        started.ready(await server.start())
+        try:
+            await started.until_stopped(tasks)
+        finally:
+            await server.stop(settings.drain_s)
+
+
+def main() -> None:
+    run_service("csl", serve)
+
+
+if __name__ == "__main__":
+    main()

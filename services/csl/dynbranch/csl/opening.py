@@ -1,0 +1,84 @@
+"""Opening a data directory: set aside what is damaged, start a new epoch after a restore, finish what was
+begun.
+
+The store is a cache of results and never the only copy of anything, so damage costs work, not data: it is
+said loudly, the database goes to quarantine, and an empty one starts in a new epoch, in which no old token
+commits.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from dynbranch.csl.core import library, rows
+from dynbranch.csl.core.store import Inconsistent
+from dynbranch.csl.key_value import StoreCorrupt
+from dynbranch.csl.rocks import DataDirectory, RocksKeyValue, Sizes
+from dynbranch.domain.ids import UnixMs
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Opened:
+    """``new_epoch`` is set when the database is a restored copy: the epoch must begin before serving."""
+
+    store: RocksKeyValue
+    directory: DataDirectory
+    epoch: int
+    new_epoch: int | None = None
+    quarantined: str = ""
+
+    def keep(self) -> None:
+        """Move the floor up to what is durable now. Blocks."""
+        sequence = self.store.sequence()
+        self.store.sync()
+        self.directory.write_floor(self.epoch, sequence)
+
+
+def open_directory(directory: DataDirectory, *, sizes: Sizes, now: UnixMs) -> Opened:
+    """Raises StoreLocked, StoreFull, UnknownFormat; damage is not an error but an empty store."""
+    oldest_epoch = 0
+    try:
+        floor = directory.read_floor()
+        oldest_epoch = floor[0] if floor is not None else 0
+        damage = directory.damage()
+        if damage is not None:
+            raise StoreCorrupt(damage)
+        if floor is not None and not directory.holds_database:
+            raise StoreCorrupt("the database is gone")
+        opened = _open(directory, sizes, floor, now)
+    except (StoreCorrupt, Inconsistent) as error:
+        place = directory.quarantine(now)
+        _log.critical("the store is damaged and was set aside in %s; starting empty: %s", place, error)
+        opened = _found(directory, sizes, max(oldest_epoch + 1, now), quarantined=str(error))
+    opened.keep()
+    return opened
+
+
+def _open(directory: DataDirectory, sizes: Sizes, floor: tuple[int, int] | None, now: UnixMs) -> Opened:
+    if not directory.holds_database:
+        return _found(directory, sizes, now)
+    store = RocksKeyValue(directory.database, sizes=sizes, floor=floor[1] if floor is not None else 0)
+    try:
+        if floor is None and next(store.scan(b""), None) is None:
+            # The process that made it died before it wrote the first row.
+            store.apply(library.found(now))
+            return Opened(store, directory, now)
+        meta = rows.read_meta(store)
+        store.apply(library.open_store(store))
+    except BaseException:
+        store.close()
+        raise
+    if floor is None or floor[0] > meta.epoch:
+        restored = max(meta.epoch, floor[0] if floor is not None else 0) + 1
+        _log.warning("the store is a restored copy; epoch %d ends", meta.epoch)
+        return Opened(store, directory, meta.epoch, new_epoch=max(restored, now))
+    return Opened(store, directory, meta.epoch)
+
+
+def _found(directory: DataDirectory, sizes: Sizes, epoch: int, *, quarantined: str = "") -> Opened:
+    store = RocksKeyValue(directory.database, sizes=sizes)
+    store.apply(library.found(epoch))
+    return Opened(store, directory, epoch, quarantined=quarantined)

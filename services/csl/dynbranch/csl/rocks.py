@@ -1,0 +1,337 @@
+"""RocksDB behind the ``KeyValue`` boundary, by rocksdict in raw mode.
+
+What the binding demands, each shown by a test:
+
+- Iterators may stop early at a damaged block: ``status()`` is asked after every scan, and ``items()``,
+``keys()`` and
+  ``values()``, which can not be asked, are not used.
+- The names of the two iteration bounds are swapped: ``set_iterate_lower_bound`` sets the UPPER bound. -
+Errors have no types: they are told apart by their message. - The directory stays locked until the last
+iterator and snapshot are gone: they are tracked and dropped on close. - The default recovery drops the
+later half of a damaged log, which would bring invalidated entries back; ours
+  accepts a torn tail only and refuses anything else.
+- A damaged manifest can open as an empty database: a fsynced file beside it holds a floor for the sequence
+number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dynbranch.csl.core.store import Batch, View
+from dynbranch.csl.key_value import (
+    StoreClosed,
+    StoreCorrupt,
+    StoreFull,
+    StoreLocked,
+    check_guards,
+)
+from dynbranch.domain.errors import StoreFailed
+from dynbranch.domain.ids import UnixMs
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DbClosedError,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    RdictIter,
+    ReadOptions,
+    Snapshot,
+    WriteBatch,
+)
+
+DATABASE, FLOOR, QUARANTINE, DAMAGED = "rocks", "floor.json", "quarantine", "damaged"
+KEPT_QUARANTINES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes that the database may hold in memory."""
+
+    block_cache: int = 64 << 20
+    write_buffer: int = 32 << 20
+
+
+class _Rows:
+    """One iterator, so that close can drop it however long someone holds the generator."""
+
+    __slots__ = ("__weakref__", "iterator")
+
+    def __init__(self, iterator: RdictIter) -> None:
+        self.iterator: RdictIter | None = iterator
+
+
+class _Frozen:
+    """A snapshot of the database."""
+
+    def __init__(self, store: RocksKeyValue, snapshot: Snapshot) -> None:
+        self._store = store
+        self._snapshot: Snapshot | None = snapshot
+
+    def get(self, key: bytes) -> bytes | None:
+        # The binding has no read of one key at a snapshot that does not raise for an absent one.
+        for found, value in self.scan(key):
+            return value if found == key else None
+        return None
+
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        if self._snapshot is None:
+            raise StoreClosed
+        with _typed_errors():
+            iterator = self._snapshot.iter(_bounded(prefix))
+        return self._store.walk(iterator, prefix + start)
+
+    def drop(self) -> None:
+        self._snapshot = None
+
+
+class RocksKeyValue:
+    """One open database. ``floor`` is the least sequence number that it may have; below it, files are
+    missing.
+    """
+
+    def __init__(self, path: Path, *, sizes: Sizes, floor: int = 0) -> None:
+        self._path = path
+        self._open_rows: weakref.WeakSet[_Rows] = weakref.WeakSet()
+        self._frozen: weakref.WeakSet[_Frozen] = weakref.WeakSet()
+        with _typed_errors():
+            self._db: Rdict | None = Rdict(str(path), _options(sizes))
+        found = self._db.latest_sequence_number()
+        if found < floor:
+            self.close()
+            raise StoreCorrupt(
+                f"the database ends at {found}, but {floor} was durable: files are damaged or missing"
+            )
+
+    def get(self, key: bytes) -> bytes | None:
+        # The hottest call of the service: no context manager here.
+        if self._db is None:
+            raise StoreClosed
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:
+            raise _typed(str(error)) from error
+        return value
+
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        with _typed_errors():
+            iterator = self._database().iter(_bounded(prefix))
+        return self.walk(iterator, prefix + start)
+
+    def walk(self, iterator: RdictIter, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        rows = _Rows(iterator)
+        self._open_rows.add(rows)
+        iterator.seek(first)
+        try:
+            while rows.iterator is not None and iterator.valid():
+                yield iterator.key(), iterator.value()
+                if rows.iterator is None:
+                    raise StoreClosed
+                iterator.next()
+            with _typed_errors():
+                iterator.status()
+        finally:
+            rows.iterator = None
+            del iterator
+
+    def apply(self, batch: Batch) -> None:
+        check_guards(self, batch)
+        if batch.empty:
+            return
+        writes = WriteBatch(raw_mode=True)
+        for key, value in batch.changes.items():
+            if value is None:
+                writes.delete(key)
+            else:
+                writes.put(key, value)
+        with _typed_errors():
+            self._database().write(writes)
+
+    @contextmanager
+    def frozen(self) -> Iterator[View]:
+        with _typed_errors():
+            view = _Frozen(self, self._database().snapshot())
+        self._frozen.add(view)
+        try:
+            yield view
+        finally:
+            view.drop()
+
+    def sync(self) -> None:
+        with _typed_errors():
+            self._database().flush_wal(True)
+
+    def sequence(self) -> int:
+        """The number of the last change, for the floor."""
+        return int(self._database().latest_sequence_number())
+
+    def checkpoint(self, target: Path) -> None:
+        """A consistent copy of everything applied so far, in a directory that must not exist. Hard links
+        where it can.
+        """
+        with _typed_errors():
+            self._database().flush_wal(True)
+            Checkpoint(self._database()).create_checkpoint(str(target))
+
+    def close(self) -> None:
+        for rows in list(self._open_rows):
+            rows.iterator = None
+        for view in list(self._frozen):
+            view.drop()
+        database, self._db = self._db, None
+        if database is not None:
+            with _typed_errors():
+                database.close()
+
+    def _database(self) -> Rdict:
+        if self._db is None:
+            raise StoreClosed
+        return self._db
+
+
+@contextmanager
+def _typed_errors() -> Iterator[None]:
+    try:
+        yield
+    except StoreFailed:
+        raise
+    except DbClosedError:
+        raise StoreClosed from None
+    # The binding raises nothing more precise than Exception.
+    except Exception as error:
+        raise _typed(str(error)) from error
+
+
+def _typed(message: str) -> StoreFailed:
+    if "No space left" in message:
+        return StoreFull(message)
+    if "lock hold by" in message or "While lock file" in message or "LOCK" in message:
+        return StoreLocked(message)
+    if message.startswith("Corruption") or "Corruption:" in message or "checksum mismatch" in message:
+        return StoreCorrupt(message)
+    return StoreFailed("store_io", message, advice="look at the disk of the data directory")
+
+
+def _bounded(prefix: bytes) -> ReadOptions:
+    options = ReadOptions()
+    end = _after(prefix)
+    if end is not None:
+        # Misnamed in the binding: this is the upper bound.
+        options.set_iterate_lower_bound(end)
+    return options
+
+
+def _after(prefix: bytes) -> bytes | None:
+    """The first key after every key that begins with ``prefix``."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+def _options(sizes: Sizes) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_paranoid_checks(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_write_buffer_size(sizes.write_buffer)
+    options.set_max_write_buffer_number(2)
+    options.set_max_total_wal_size(4 * sizes.write_buffer)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_max_open_files(512)
+    options.set_keep_log_file_num(2)
+    options.set_max_background_jobs(2)
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(sizes.block_cache))
+    table.set_bloom_filter(10, False)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    table.set_block_size(8 << 10)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+class DataDirectory:
+    """The directory of one store: the database, the floor beside it, and what was set aside.
+
+    Layout: ``rocks/`` the database · ``floor.json`` epoch and floor, fsynced · ``damaged`` left by a
+    process that found corruption while it served · ``quarantine/<unix ms>/`` the last two databases that
+    were set aside.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def database(self) -> Path:
+        return self.path / DATABASE
+
+    @property
+    def holds_database(self) -> bool:
+        return (self.database / "CURRENT").exists()
+
+    def read_floor(self) -> tuple[int, int] | None:
+        """(epoch, sequence floor); None when there is no such file, as in a restored copy."""
+        try:
+            text = (self.path / FLOOR).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        try:
+            document = json.loads(text)
+            return int(document["epoch"]), int(document["floor"])
+        except (ValueError, KeyError, TypeError):
+            raise StoreCorrupt(f"{FLOOR} is not readable") from None
+
+    def write_floor(self, epoch: int, floor: int) -> None:
+        """Atomically and durably. The sequence number must be durable before it becomes a floor."""
+        target = self.path / FLOOR
+        draft = target.with_suffix(".new")
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump({"epoch": epoch, "floor": floor}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+        _fsync_directory(self.path)
+
+    def mark_damaged(self, reason: str) -> None:
+        """So that the next start sets the database aside, even if it opens."""
+        marker = self.path / DAMAGED
+        marker.write_text(reason, encoding="utf-8")
+        _fsync_directory(self.path)
+
+    def damage(self) -> str | None:
+        marker = self.path / DAMAGED
+        return marker.read_text(encoding="utf-8") if marker.exists() else None
+
+    def quarantine(self, now: UnixMs) -> Path:
+        """Set the database aside, keeping the last few. Returns where it went."""
+        place = self.path / QUARANTINE
+        place.mkdir(exist_ok=True)
+        target = place / str(now)
+        while target.exists():
+            target = target.with_name(target.name + "x")
+        if self.database.exists():
+            self.database.rename(target)
+        for name in (FLOOR, DAMAGED):
+            (self.path / name).unlink(missing_ok=True)
+        _fsync_directory(self.path)
+        for old in sorted(place.iterdir())[:-KEPT_QUARANTINES]:
+            shutil.rmtree(old)
+        return target
+
+
+def _fsync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,85 @@
+"""The gRPC servicer: a message becomes a domain value on its first line and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dynbranch.csl.shell import Shell
+from dynbranch.domain.reuse import CommitOutcome, Committed, DemandOutcome, Hit, Live, Miss, Refused
+from dynbranch.runtime import telemetry
+from dynbranch.v1 import csl_pb2 as pb
+from dynbranch.v1.csl_pb2_grpc import CslServiceServicer
+from dynbranch.wire import csl as wire
+
+SERVICE = "dynbranch.v1.CslService"
+
+_SERVER = telemetry.SpanKind.SERVER
+
+
+class CslServicer(CslServiceServicer):
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._tracer = telemetry.tracer("dynbranch.csl")
+
+    async def Demand(self, request: pb.DemandRequest, context: Any) -> pb.DemandResponse:
+        demand = wire.demand_in(request)
+        with self._tracer.start_as_current_span(telemetry.SPAN_CSL_DEMAND, kind=_SERVER) as span:
+            outcome = await self._shell.demand(demand)
+            if span.is_recording():
+                span.set_attribute("dynbranch.name", demand.name.hex())
+                span.set_attribute("dynbranch.workflow.id", demand.identity.workflow_id)
+                span.set_attribute("dynbranch.outcome", _demand_word(outcome))
+        return wire.demand_outcome_out(outcome)
+
+    async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
+        commit = wire.commit_in(request)
+        with self._tracer.start_as_current_span(telemetry.SPAN_CSL_COMMIT, kind=_SERVER) as span:
+            outcome = await self._shell.commit(commit)
+            if span.is_recording():
+                span.set_attribute("dynbranch.name", commit.lease.name.hex())
+                span.set_attribute("dynbranch.outcome", _commit_word(outcome))
+                span.set_attribute("dynbranch.payload_bytes", len(commit.payload))
+        return wire.commit_outcome_out(outcome)
+
+    async def RenewLeases(self, request: pb.RenewLeasesRequest, context: Any) -> pb.RenewLeasesResponse:
+        leases, ttl_ms = wire.renew_in(request)
+        return wire.unknown_leases_out(await self._shell.renew_leases(leases, ttl_ms=ttl_ms))
+
+    async def ReleaseLeases(self, request: pb.ReleaseLeasesRequest, context: Any) -> pb.ReleaseLeasesResponse:
+        await self._shell.release_leases(wire.release_in(request))
+        return pb.ReleaseLeasesResponse()
+
+    async def Write(self, request: pb.WriteRequest, context: Any) -> pb.WriteResponse:
+        records, reporter = wire.write_in(request)
+        with self._tracer.start_as_current_span(telemetry.SPAN_WRITE, kind=_SERVER) as span:
+            result = await self._shell.write(records, reporter=reporter)
+            if span.is_recording():
+                span.set_attribute("dynbranch.write.records", len(records))
+                span.set_attribute("dynbranch.write.reporter", reporter)
+                span.set_attribute("dynbranch.write.version", str(result.version))
+                span.set_attribute("dynbranch.write.invalidated_entries", result.invalidated_entries)
+        return wire.write_result_out(result)
+
+    async def Inspect(self, request: pb.InspectRequest, context: Any) -> pb.InspectResponse:
+        return wire.inspection_out(await self._shell.inspect(wire.inspect_in(request)))
+
+    async def Stats(self, request: pb.StatsRequest, context: Any) -> pb.StatsResponse:
+        return wire.stats_out(await self._shell.stats())
+
+
+def _demand_word(outcome: DemandOutcome) -> str:
+    match outcome:
+        case Hit():
+            return "hit"
+        case Live():
+            return "live"
+        case Miss():
+            return "miss"
+
+
+def _commit_word(outcome: CommitOutcome) -> str:
+    match outcome:
+        case Committed():
+            return "committed"
+        case Refused(reason):
+            return reason.value

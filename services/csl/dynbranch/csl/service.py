@@ -1,0 +1,79 @@
+"""One CSL on one data directory, wired: opening, recovery, serving, and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+from dynbranch.csl.core.library import Library
+from dynbranch.csl.core.limits import Limits
+from dynbranch.csl.key_value import StoreCorrupt
+from dynbranch.csl.opening import Opened, open_directory
+from dynbranch.csl.rocks import DataDirectory, Sizes
+from dynbranch.csl.shell import Shell
+from dynbranch.domain.errors import StoreFailed
+from dynbranch.runtime.clock import Clock
+from dynbranch.runtime.tasks import Tasks
+
+
+@asynccontextmanager
+async def opened_shell(
+    directory: DataDirectory,
+    *,
+    limits: Limits,
+    sizes: Sizes,
+    clock: Clock,
+    new_id: Callable[[], bytes],
+    tasks: Tasks,
+) -> AsyncIterator[Shell]:
+    """A shell that is ready to serve. On leaving, everything applied is durable and the directory is free.
+
+    Raises StoreLocked, StoreFull, UnknownFormat. Damage that is found while serving is left as a mark in
+    the directory, so that the next opening sets it aside.
+    """
+    opened = open_directory(directory, sizes=sizes, now=clock.unix_ms())
+    flusher = ThreadPoolExecutor(1, thread_name_prefix="csl-flush")
+    loop = asyncio.get_running_loop()
+
+    async def run_blocking(call: Callable[[], None]) -> None:
+        await loop.run_in_executor(flusher, call)
+
+    try:
+        library = Library(limits=limits, new_id=new_id, view=opened.store)
+        shell = Shell(opened.store, library, clock, run_blocking=run_blocking, keep=opened.keep)
+        opened = await _recover(shell, opened)
+        shell.start(tasks)
+        try:
+            yield shell
+        finally:
+            await _settle(shell, opened)
+    finally:
+        flusher.shutdown(wait=True)
+        opened.store.close()
+
+
+async def _recover(shell: Shell, opened: Opened) -> Opened:
+    await shell.recover()
+    if opened.new_epoch is None:
+        return opened
+    await shell.begin_epoch(opened.new_epoch)
+    await shell.recover()
+    opened.epoch = opened.new_epoch
+    opened.keep()
+    return opened
+
+
+async def _settle(shell: Shell, opened: Opened) -> None:
+    failure = shell.failure
+    if isinstance(failure, StoreCorrupt):
+        opened.directory.mark_damaged(str(failure))
+    if failure is not None:
+        return
+    try:
+        await shell.flush()
+        opened.keep()
+    except StoreFailed:
+        # The shell has said it; the floor stays where it was.
+        return
