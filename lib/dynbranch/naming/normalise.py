@@ -15,6 +15,7 @@ from dynbranch.domain.ids import Digest
 from dynbranch.domain.reuse import Fingerprint
 from dynbranch.naming.content import called_digests, text_digest, text_of
 from dynbranch.naming.document import Document, Json, Number, emit
+from dynbranch.naming.equivalences import SINGLE_TEXT_BLOCK, with_plain_texts
 from dynbranch.naming.exact import exact_spelling
 from dynbranch.naming.fields import (
     ALIASED_BY_FINGERPRINT,
@@ -28,10 +29,6 @@ from dynbranch.naming.fields import (
 )
 from dynbranch.naming.requirements import check_request
 from dynbranch.naming.verdict import TOOL_VERDICT, ReuseVerdict, judge
-
-SINGLE_TEXT_BLOCK: Final = "single_text_block_is_string"
-"""Equivalence: the content ``[{"type": "text", "text": X}]`` renders like ``X``. Holds where a probe showed
-it."""
 
 _CHAT_FORM: Final = b"chat_completions/1\n"
 _TOOL_FORM: Final = b"tool/1\n"
@@ -84,7 +81,9 @@ def normalise_chat(
     named = dict(request.body)
     if served_model is not None:
         named[ALIASED_BY_FINGERPRINT] = served_model
-    form = _in_one_order(named, CHAT, equivalences)
+    if SINGLE_TEXT_BLOCK in equivalences:
+        named["messages"] = with_plain_texts(list(request.messages))
+    form = _in_one_order(named, CHAT)
     return NormalisedRequest(
         canonical=_CHAT_FORM + emit(form).encode(),
         engine_body=_engine_body(document, request.body),
@@ -112,9 +111,7 @@ def normalise_tool(name: str, document: Document) -> NormalisedRequest:
     )
 
 
-def _in_one_order(
-    value: dict[str, Json], table: ObjectTable, equivalences: frozenset[str]
-) -> dict[str, Json]:
+def _in_one_order(value: dict[str, Json], table: ObjectTable) -> dict[str, Json]:
     """The determining fields, keys in order; where a template may print unknown fields, these last and as
     they came."""
     known = table.fields
@@ -123,44 +120,35 @@ def _in_one_order(
         keys.sort(key=lambda key: (0, key) if key in known else (1, ""))
     else:
         keys.sort()
-    return {key: _one_form(value[key], known.get(key), equivalences) for key in keys}
+    return {key: _one_form(value[key], known.get(key)) for key in keys}
 
 
-def _one_form(value: Json, field: Field | None, equivalences: frozenset[str]) -> Json:
+def _one_form(value: Json, field: Field | None) -> Json:
     if field is None or field.shape is Shape.FREE_FORM:
         return value
     match value:
         case Number(text) if field.shape is Shape.NUMBER:
             return Number(exact_spelling(text))
         case dict() if field.shape is Shape.OBJECT and field.table is not None:
-            return _in_one_order(value, field.table, equivalences)
+            return _in_one_order(value, field.table)
         case list() if field.shape is Shape.OBJECTS and field.table is not None:
             table = field.table
-            return [_in_one_order(i, table, equivalences) if isinstance(i, dict) else i for i in value]
+            return [_in_one_order(i, table) if isinstance(i, dict) else i for i in value]
         case list() if field.shape is Shape.CONTENT:
-            parts = [_part(part, equivalences) for part in value]
-            return _only_text(parts) if SINGLE_TEXT_BLOCK in equivalences else parts
+            return [_part(part) for part in value]
         case _:
             return value
 
 
-def _part(part: Json, equivalences: frozenset[str]) -> Json:
+def _part(part: Json) -> Json:
     if isinstance(part, dict) and _is_known_part(part):
-        return _in_one_order(part, PART, equivalences)
+        return _in_one_order(part, PART)
     return part
 
 
 def _is_known_part(part: dict[str, Json]) -> bool:
     kind = part.get("type")
     return isinstance(kind, str) and kind in KNOWN_PARTS
-
-
-def _only_text(parts: list[Json]) -> Json:
-    match parts:
-        case [{"type": "text", "text": str() as text, **others}] if not others:
-            return text
-        case _:
-            return parts
 
 
 def _engine_body(document: Document, body: dict[str, Json]) -> bytes:
