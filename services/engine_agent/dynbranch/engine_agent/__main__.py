@@ -1,0 +1,5 @@
+"""``python -m dynbranch.engine_agent``"""
+
+from dynbranch.engine_agent.main import main
+
+main()

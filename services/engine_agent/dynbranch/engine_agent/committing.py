@@ -1,0 +1,35 @@
+"""From a finished log to what the store keeps of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from dynbranch.domain.engine import GenerationOrder, WireProtocol
+from dynbranch.domain.ids import Digest
+from dynbranch.domain.reuse import Commit, Level
+from dynbranch.engine_agent.core.messages import CommitResult
+from dynbranch.naming.chunks import compact, encode_payload, output_digests, result_digest
+
+
+def commit_of(effect: CommitResult, order: GenerationOrder, items: Sequence[bytes], level: Level) -> Commit:
+    """Raises MalformedLog (a ValueError) for a log that is not what its protocol says."""
+    if order.protocol is WireProtocol.TOOL:
+        (body,) = items
+        digest = Digest(hashlib.sha256(body).digest())
+        payload, label = encode_payload((body,)), f"tool {order.target}"
+        digests: tuple[Digest, ...] = (digest,)
+    else:
+        log = compact(items)
+        digest, digests = result_digest(log), output_digests(log)
+        payload, label = encode_payload(log), f"chat {order.target}"
+    return Commit(
+        lease=effect.lease,
+        payload=payload,
+        payload_digest=digest,
+        level=level,
+        execution_ms=effect.execution_ms,
+        label=label,
+        reads=effect.reads,
+        output_digests=digests,
+    )

@@ -1,0 +1,91 @@
+"""The agent's settings. Each is read from ``DYNBRANCH_ENGINE_AGENT_<NAME>`` or the configuration file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dynbranch.domain.engine import AgentKind
+from dynbranch.domain.reuse import Level
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings
+
+
+def _usable_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class EngineAgentSettings(BaseSettings):
+    listen: str = Field(default="127.0.0.1:7620", description="host:port for gRPC; port 0 takes a free one.")
+    advertise: str = Field(
+        default="", description="host:port by which gateways reach this agent; empty: listen."
+    )
+    csl: str = Field(default="", description="host:port of the store. Empty: results are not stored.")
+    kind: AgentKind = Field(default=AgentKind.EMBEDDED, description="embedded, openai or tool.")
+
+    model_path: Path | None = Field(
+        default=None, description="GGUF file of the embedded engine. Empty: the packaged one."
+    )
+    model_id: str = Field(default="", description="Name that requests use. Empty: from the file's name.")
+    slots: int | None = Field(
+        default=None, ge=1, le=4096, description="Generations at once. Empty: the engine's own."
+    )
+    threads: int = Field(default_factory=_usable_cpus, ge=1, description="Threads of the embedded engine.")
+    context_tokens: int = Field(
+        default=4096, ge=64, description="Prompt and output of one generation on the embedded engine."
+    )
+
+    engine_url: str = Field(
+        default="", description="Base URL of an OpenAI-compatible server, for kind openai."
+    )
+    engine_api_key: SecretStr = Field(
+        default=SecretStr(""), description="Sent to that server where a request brings no key of its own."
+    )
+    tools_file: Path | None = Field(default=None, description="tools.yaml, for kind tool.")
+
+    fingerprint_facts: list[str] = Field(
+        default_factory=list,
+        description="name=value facts that can not be probed: weights=..., chat_template=...",
+    )
+    level: Level = Field(default=Level.GREEDY, description="What greedy decoding here promises.")
+
+    waiting: int = Field(default=64, ge=0, description="Generations that may wait for a slot.")
+    engine_idle_s: float = Field(
+        default=300.0, gt=0, description="The longest silence of the engine that is no failure."
+    )
+    commit_budget_ms: float = Field(
+        default=100.0, ge=0, description="How long the end of a response may wait for its commit."
+    )
+    retention_s: float = Field(default=5.0, ge=0, description="How long a finished log can be followed.")
+    retention_bytes: int = Field(default=64 * 2**20, ge=0, description="All finished logs together.")
+    log_bytes: int = Field(default=32 * 2**20, gt=0, description="The largest log of one generation.")
+    drain_s: float = Field(default=20.0, ge=0, description="How long a stop waits for running generations.")
+
+    @field_validator("fingerprint_facts")
+    @classmethod
+    def _named(cls, facts: list[str]) -> list[str]:
+        for fact in facts:
+            name, equals, _ = fact.partition("=")
+            if not equals or not name.strip():
+                raise ValueError(f"{fact!r} is not name=value")
+        return facts
+
+    @field_validator("level")
+    @classmethod
+    def _declarable(cls, level: Level) -> Level:
+        if level not in (Level.GREEDY, Level.BATCH_INVARIANT):
+            raise ValueError("an engine is greedy or batch_invariant")
+        return level
+
+    @model_validator(mode="after")
+    def _kind_has_what_it_needs(self) -> EngineAgentSettings:
+        if self.kind is AgentKind.OPENAI and not self.engine_url:
+            raise ValueError("kind openai needs engine_url")
+        if self.kind is AgentKind.TOOL and self.tools_file is None:
+            raise ValueError("kind tool needs tools_file")
+        return self
+
+    @property
+    def facts(self) -> dict[str, str]:
+        pairs = (fact.partition("=") for fact in self.fingerprint_facts)
+        return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,438 @@
+"""The generation registry: who follows what; who holds a slot, a place in the queue or a lease; until when.
+
+``handle(event, now)`` decides and returns effects; it does nothing itself and knows no clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import assert_never
+
+from dynbranch.domain.engine import Aborted, Completed, Failed, GenerationEnd, GenerationOrder
+from dynbranch.domain.errors import Conflict, NotFound, NotReady
+from dynbranch.domain.ids import GenerationId, Instant
+from dynbranch.engine_agent.core.ledger import Leases, Slots
+from dynbranch.engine_agent.core.lifecycle import HOLDS_SLOT, TERMINAL, Move, State, moved
+from dynbranch.engine_agent.core.messages import (
+    AbortAsked,
+    AbortEngine,
+    Attached,
+    CommitAnswered,
+    CommitResult,
+    DrainAsked,
+    Effect,
+    Ended,
+    EngineEnded,
+    EngineFailed,
+    EngineLetGo,
+    EngineLost,
+    EngineReady,
+    Event,
+    FollowerId,
+    ItemArrived,
+    Left,
+    Ordered,
+    ReleaseLeases,
+    RenewLeases,
+    StartEngine,
+    Ticked,
+    Wake,
+)
+
+NOT_ASKED = "not_asked"
+PENDING = "pending"
+
+ENGINE_LOST_BODY = b'{"error":{"message":"the engine is not available","type":"engine_lost"}}'
+
+OVERHEAD_BYTES = 1024
+"""What a finished generation holds besides its log and body, roughly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of what an agent holds in memory."""
+
+    waiting: int = 64
+    """Generations that may wait for a slot; more are refused, so that the gateway asks another engine."""
+    log_bytes: int = 32 * 2**20
+    """The largest log of one generation; a longer one is aborted and fails."""
+    retention_s: float = 5.0
+    """How long a finished log can still be followed: longer than a demand needs that was told it is live."""
+    retention_bytes: int = 64 * 2**20
+    """All finished logs together; the oldest go first."""
+    commit_budget_s: float = 0.1
+    """How long the end of a response may wait for its commit. Within it, the same request again is a hit."""
+
+
+@dataclass(slots=True)
+class Generation:
+    """One generation and its log. Followers keep a reference and read ``items`` and ``end`` at their pace."""
+
+    order: GenerationOrder
+    admitted_at: Instant
+    state: State = State.ADMITTED
+    items: list[bytes] = field(default_factory=list)
+    log_bytes: int = 0
+    followers: set[FollowerId] = field(default_factory=set)
+    end: GenerationEnd | None = None
+    started_at: Instant | None = None
+    first_item_at: Instant | None = None
+    execution_ms: float = 0.0
+    commit_in_flight: bool = False
+    grace_until: Instant | None = None
+    terminal_at: Instant | None = None
+
+    @property
+    def id(self) -> GenerationId:
+        return self.order.generation_id
+
+
+class Timer(Enum):
+    GRACE = 0
+    BUDGET = 1
+    RETENTION = 2
+
+
+class Registry:
+    """All generations of one agent."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.slots = Slots(0)
+        self.not_ready_reason = "starting"
+        self.leases = Leases()
+        self.draining = False
+        self.generations: dict[GenerationId, Generation] = {}
+        self.finished: OrderedDict[GenerationId, int] = OrderedDict()
+        self.finished_bytes = 0
+        self._timers: list[tuple[Instant, int, GenerationId]] = []
+
+    def find(self, generation: GenerationId) -> Generation | None:
+        return self.generations.get(generation)
+
+    @property
+    def open_count(self) -> int:
+        """Generations that are not over."""
+        return len(self.generations) - len(self.finished)
+
+    def next_deadline(self) -> Instant | None:
+        """When ``Ticked`` is due next; None: nothing waits for time to pass."""
+        candidates = [self._timers[0][0]] if self._timers else []
+        if self.leases.renew_at is not None:
+            candidates.append(self.leases.renew_at)
+        return min(candidates, default=None)
+
+    def handle(self, event: Event, now: Instant) -> list[Effect]:  # noqa: C901 - one flat, exhaustive match
+        """Raises NotReady, Conflict (Ordered) and NotFound (Attached) before anything has changed."""
+        match event:
+            case Ordered():
+                return self._ordered(event, now)
+            case Attached(generation, follower):
+                return self._attached(generation, follower)
+            case Left(generation, follower):
+                return self._left(generation, follower, now)
+            case AbortAsked(generation, reason):
+                return self._abort_asked(generation, reason, now)
+            case ItemArrived(generation, item):
+                return self._item_arrived(generation, item, now)
+            case EngineEnded():
+                return self._engine_ended(event, now)
+            case EngineFailed(generation, failure):
+                return self._engine_failed(generation, failure, now)
+            case EngineLetGo(generation):
+                return self._engine_let_go(generation, now)
+            case CommitAnswered():
+                return self._commit_answered(event, now)
+            case EngineLost(reason):
+                return self._engine_lost(reason, now)
+            case EngineReady(slots):
+                self.slots.total, self.not_ready_reason = slots, ""
+                return self._start_waiting(now)
+            case DrainAsked():
+                self.draining = True
+                return []
+            case Ticked():
+                return self._ticked(now)
+            case _:
+                assert_never(event)
+
+    # ---- coming and going ----
+
+    def _ordered(self, event: Ordered, now: Instant) -> list[Effect]:
+        order = event.order
+        if self.draining:
+            raise NotReady("draining", "this agent takes no new generation", advice="ask another engine")
+        if self.not_ready_reason:
+            raise NotReady("engine_not_ready", self.not_ready_reason, advice="ask another engine or later")
+        if order.generation_id in self.generations:
+            raise Conflict(
+                "generation_exists", "a generation of this id exists", advice="use a new id or attach"
+            )
+        if order.lease is not None and order.lease.lease_id in self.leases.held:
+            raise Conflict("lease_in_use", "another generation holds this lease", advice="demand again")
+        free = self.slots.total - self.slots.used
+        if len(self.slots.waiting) >= self.limits.waiting and (self.slots.waiting or event.width > free):
+            raise NotReady(
+                "queue_full",
+                f"{self.limits.waiting} generations wait already",
+                advice="ask another engine or later",
+            )
+        generation = Generation(order, now, followers={event.follower})
+        self.generations[generation.id] = generation
+        self.slots.enqueue(generation.id, event.width)
+        if order.lease is not None:
+            self.leases.hold(order.lease, now)
+        return self._start_waiting(now)
+
+    def _attached(self, generation_id: GenerationId, follower: FollowerId) -> list[Effect]:
+        generation = self.generations.get(generation_id)
+        if generation is None:
+            raise NotFound("unknown_generation", "no such generation here", advice="demand again")
+        if generation.state in (State.ABORTING, State.ABORTED, State.FAILED):
+            raise NotFound("generation_lost", "the generation has no result to follow", advice="demand again")
+        generation.followers.add(follower)
+        generation.grace_until = None
+        return []
+
+    def _left(self, generation_id: GenerationId, follower: FollowerId, now: Instant) -> list[Effect]:
+        generation = self.generations.get(generation_id)
+        if generation is None:
+            return []
+        generation.followers.discard(follower)
+        if generation.followers or generation.state not in (State.ADMITTED, State.RUNNING):
+            return []
+        if generation.order.detach_grace_ms <= 0:
+            return self._abort(generation, Aborted("nobody_attached"), now)
+        generation.grace_until = Instant(now + generation.order.detach_grace_ms / 1000)
+        self._set_timer(generation.grace_until, Timer.GRACE, generation)
+        return []
+
+    def _abort_asked(self, generation_id: GenerationId, reason: str, now: Instant) -> list[Effect]:
+        generation = self.generations.get(generation_id)
+        if generation is None or generation.state not in (State.ADMITTED, State.RUNNING):
+            return []
+        return self._abort(generation, Aborted(reason), now)
+
+    # ---- the engine ----
+
+    def _start_waiting(self, now: Instant) -> list[Effect]:
+        effects: list[Effect] = []
+        while not self.not_ready_reason and (ready := self.slots.next_ready()) is not None:
+            generation = self.generations[ready]
+            generation.state = moved(generation.state, Move.START)
+            generation.started_at = now
+            self.slots.occupy(ready)
+            effects.append(StartEngine(generation.order))
+        return effects
+
+    def _item_arrived(self, generation_id: GenerationId, item: bytes, now: Instant) -> list[Effect]:
+        generation = self.generations[generation_id]
+        if generation.state is not State.RUNNING:
+            return []  # an abort is on its way to the engine
+        if generation.log_bytes + len(item) > self.limits.log_bytes:
+            body = (
+                b'{"error":{"message":"the result is larger than this agent keeps","type":"log_too_large"}}'
+            )
+            return self._abort(generation, Failed(502, body, may_retry=False), now)
+        if generation.first_item_at is None:
+            generation.first_item_at = now
+        generation.items.append(item)
+        generation.log_bytes += len(item)
+        return [Wake(generation_id)]
+
+    def _engine_ended(self, event: EngineEnded, now: Instant) -> list[Effect]:
+        generation = self.generations[event.generation]
+        if generation.state is not State.RUNNING:
+            return []
+        lease = generation.order.lease
+        self._stop_clock(generation, now)
+        self.slots.release(generation.id)
+        if lease is not None and not event.unstorable:
+            generation.state = moved(generation.state, Move.FINISH)
+            generation.commit_in_flight = True
+            self._set_timer(Instant(now + self.limits.commit_budget_s), Timer.BUDGET, generation)
+            commit = CommitResult(generation.id, lease, generation.execution_ms, event.reads)
+            return [commit, *self._start_waiting(now)]
+        commit_word = event.unstorable if lease is not None and event.unstorable else NOT_ASKED
+        effects = self._release_lease(generation)
+        end = Completed(commit_word, generation.execution_ms)
+        return [*effects, *self._over(generation, Move.FINISH_UNSTORED, end, now), *self._start_waiting(now)]
+
+    def _engine_failed(self, generation_id: GenerationId, failure: Failed, now: Instant) -> list[Effect]:
+        generation = self.generations[generation_id]
+        if generation.state is not State.RUNNING:
+            return []
+        self._stop_clock(generation, now)
+        self.slots.release(generation.id)
+        return [*self._fail(generation, failure, now), *self._start_waiting(now)]
+
+    def _engine_let_go(self, generation_id: GenerationId, now: Instant) -> list[Effect]:
+        generation = self.generations[generation_id]
+        generation.state = moved(generation.state, Move.LET_GO)
+        self.slots.release(generation_id)
+        self._keep_finished(generation, now)
+        return [Ended(generation_id), *self._start_waiting(now)]
+
+    def _engine_lost(self, reason: str, now: Instant) -> list[Effect]:
+        effects: list[Effect] = []
+        self.not_ready_reason = reason or "the engine is not available"
+        for generation_id in list(self.slots.waiting):
+            self.slots.leave_queue(generation_id)
+            effects += self._fail(
+                self.generations[generation_id], Failed(503, ENGINE_LOST_BODY, may_retry=True), now
+            )
+        return effects
+
+    # ---- the store ----
+
+    def _commit_answered(self, event: CommitAnswered, now: Instant) -> list[Effect]:
+        generation = self.generations.get(event.generation)
+        assert generation is not None and generation.commit_in_flight, "only a commit in flight is answered"
+        lease = generation.order.lease
+        assert lease is not None
+        generation.commit_in_flight = False
+        self.leases.settle(lease)
+        release: list[Effect] = [ReleaseLeases((lease.lease_id,))] if event.release else []
+        end = Completed(event.commit, generation.execution_ms)
+        if generation.state is State.COMMITTING:
+            return [*release, *self._over(generation, Move.SETTLE, end, now)]
+        generation.end = end  # the response ended as "pending"; late followers learn the answer
+        self._evict(now)
+        return release
+
+    # ---- time ----
+
+    def _ticked(self, now: Instant) -> list[Effect]:
+        effects: list[Effect] = [
+            RenewLeases(lease_ids, ttl_ms) for ttl_ms, lease_ids in self.leases.due(now).items()
+        ]
+        while self._timers and self._timers[0][0] <= now:
+            at, timer, generation_id = heapq.heappop(self._timers)
+            generation = self.generations.get(generation_id)
+            if generation is not None:
+                effects += self._timer_fired(Timer(timer), generation, at, now)
+        return effects
+
+    def _timer_fired(self, timer: Timer, generation: Generation, at: Instant, now: Instant) -> list[Effect]:
+        match timer:
+            case Timer.GRACE:
+                if generation.grace_until == at and generation.state in (State.ADMITTED, State.RUNNING):
+                    return self._abort(generation, Aborted("nobody_attached"), now)
+            case Timer.BUDGET:
+                if generation.state is State.COMMITTING:
+                    return self._over(
+                        generation, Move.HURRY, Completed(PENDING, generation.execution_ms), now
+                    )
+            case Timer.RETENTION:
+                self._evict(now)
+            case _:
+                assert_never(timer)
+        return []
+
+    def _set_timer(self, at: Instant, timer: Timer, generation: Generation) -> None:
+        heapq.heappush(self._timers, (at, timer.value, generation.id))
+
+    # ---- endings ----
+
+    def _abort(self, generation: Generation, end: Aborted | Failed, now: Instant) -> list[Effect]:
+        """``end`` is what followers see at once; a slot is only free when the engine says so."""
+        generation.grace_until = None
+        effects = self._release_lease(generation)
+        if generation.state is State.ADMITTED:
+            self.slots.leave_queue(generation.id)
+            # The head of the queue may have gone, and the next may fit.
+            return [*effects, *self._over(generation, Move.ABORT, end, now), *self._start_waiting(now)]
+        self._stop_clock(generation, now)
+        generation.state = moved(generation.state, Move.ABORT)
+        generation.end = _timed(end, generation.execution_ms)
+        return [*effects, AbortEngine(generation.id), Wake(generation.id)]
+
+    def _fail(self, generation: Generation, failure: Failed, now: Instant) -> list[Effect]:
+        effects = self._release_lease(generation)
+        return [*effects, *self._over(generation, Move.FAIL, failure, now)]
+
+    def _over(self, generation: Generation, move: Move, end: GenerationEnd, now: Instant) -> list[Effect]:
+        generation.state = moved(generation.state, move)
+        generation.end = _timed(end, generation.execution_ms)
+        self._keep_finished(generation, now)
+        return [Wake(generation.id), Ended(generation.id)]
+
+    def _release_lease(self, generation: Generation) -> list[Effect]:
+        lease = generation.order.lease
+        if lease is None:
+            return []
+        self.leases.settle(lease)
+        return [ReleaseLeases((lease.lease_id,))]
+
+    @staticmethod
+    def _stop_clock(generation: Generation, now: Instant) -> None:
+        assert generation.started_at is not None
+        generation.execution_ms = (now - generation.started_at) * 1000
+
+    # ---- finished logs ----
+
+    def _keep_finished(self, generation: Generation, now: Instant) -> None:
+        generation.terminal_at = now
+        held_bytes = generation.log_bytes + len(generation.order.body) + OVERHEAD_BYTES
+        self.finished[generation.id] = held_bytes
+        self.finished_bytes += held_bytes
+        self._set_timer(Instant(now + self.limits.retention_s), Timer.RETENTION, generation)
+        self._evict(now)
+
+    def _evict(self, now: Instant) -> None:
+        """Forget finished logs that are too old or too many. Followers keep the one that they read."""
+        victims: list[GenerationId] = []
+        excess_bytes = self.finished_bytes - self.limits.retention_bytes
+        for generation_id, held_bytes in self.finished.items():
+            generation = self.generations[generation_id]
+            assert generation.terminal_at is not None
+            if excess_bytes <= 0 and now < generation.terminal_at + self.limits.retention_s:
+                break
+            if not generation.commit_in_flight:
+                victims.append(generation_id)
+                excess_bytes -= held_bytes
+        for generation_id in victims:
+            self.finished_bytes -= self.finished.pop(generation_id)
+            del self.generations[generation_id]
+
+    # ---- what always holds ----
+
+    def validate_state(self) -> None:
+        """Assertions over the whole registry: reservations match states (invariant I4)."""
+        by_state: dict[State, set[GenerationId]] = {state: set() for state in State}
+        for generation in self.generations.values():
+            by_state[generation.state].add(generation.id)
+        assert set(self.slots.waiting) == by_state[State.ADMITTED]
+        assert set(self.slots.held) == by_state[State.RUNNING] | by_state[State.ABORTING]
+        assert not self.slots.waiting or self.slots.next_ready() is None, "a slot is free and somebody waits"
+        assert not (self.not_ready_reason and self.slots.waiting), "nobody waits for a dead engine"
+        assert set(self.finished) == set().union(*(by_state[state] for state in TERMINAL))
+        assert self.finished_bytes == sum(self.finished.values())
+        leased = {
+            generation.order.lease.lease_id
+            for generation in self.generations.values()
+            if generation.order.lease is not None
+            and (generation.state in (State.ADMITTED, State.RUNNING) or generation.commit_in_flight)
+        }
+        assert set(self.leases.held) == leased
+        assert (self.leases.renew_at is not None) == bool(leased)
+        for generation in self.generations.values():
+            ended = generation.state in TERMINAL or generation.state is State.ABORTING
+            assert (generation.end is not None) == ended
+            if generation.state in HOLDS_SLOT:
+                assert generation.started_at is not None
+
+
+def _timed(end: GenerationEnd, execution_ms: float) -> GenerationEnd:
+    match end:
+        case Completed(commit):
+            return Completed(commit, execution_ms)
+        case Failed():
+            return Failed(end.http_status, end.body, end.may_retry, end.content_type, execution_ms)
+        case Aborted(reason):
+            return Aborted(reason, execution_ms)
+        case _:
+            assert_never(end)

@@ -1,0 +1,99 @@
+"""What a Chat Completions stream must be before its end counts as an end.
+
+Only a stream that gave every choice a finish reason and said ``[DONE]`` is a result. Everything else is a
+failure, so that a broken execution is never stored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from dynbranch.engine_agent.engines.sse import MalformedStream, SseEvent
+
+STORABLE_FINISHES = frozenset({"stop", "length", "tool_calls", "function_call"})
+BROKEN_FINISHES = frozenset({"abort", "error"})
+"""How engines end a stream that they gave up."""
+
+_DONE = b"[DONE]"
+
+
+class ErrorChunk(Exception):
+    """The engine reported an error inside its stream."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(body[:200])
+        self.status = status
+        self.body = body
+
+
+@dataclass(slots=True)
+class ChatStream:
+    """Checks one stream, event by event."""
+
+    done: bool = False
+    finishes: dict[int, str] = field(default_factory=dict)
+    _open: set[int] = field(default_factory=set)
+
+    def take(self, event: SseEvent) -> bytes | None:
+        """The chunk's raw JSON; None for the end mark. Raises ErrorChunk and MalformedStream."""
+        data = event.data.strip()
+        if data == _DONE:
+            self.done = True
+            return None
+        try:
+            chunk = json.loads(data)
+        except (ValueError, RecursionError) as flaw:
+            raise MalformedStream(f"a chunk is not JSON: {flaw}") from None
+        if not isinstance(chunk, dict):
+            raise MalformedStream("a chunk is not a JSON object")
+        reported = chunk.get("error")
+        if reported is not None or chunk.get("object") == "error" or event.event == "error":
+            raise ErrorChunk(_status(chunk if reported is None else reported), data)
+        choices = chunk.get("choices") or []
+        if not isinstance(choices, list):
+            raise MalformedStream("the choices of a chunk are not a list")
+        for choice in choices:
+            self._choice(choice)
+        return data
+
+    def take_all(self, events: Iterable[SseEvent]) -> Iterator[bytes]:
+        """Raw chunks up to the end mark. Raises ErrorChunk and MalformedStream."""
+        for event in events:
+            item = self.take(event)
+            if item is None:
+                return
+            yield item
+
+    def check_end(self) -> str:
+        """Call at the end of the stream. Returns why the result may not be stored, or an empty string.
+
+        Raises MalformedStream when the stream was cut off.
+        """
+        if not self.done:
+            raise MalformedStream("the stream ended without its end mark")
+        if not self.finishes or self._open - self.finishes.keys():
+            raise MalformedStream("the stream ended before every choice had a finish reason")
+        reasons = set(self.finishes.values())
+        if reasons & BROKEN_FINISHES:
+            raise MalformedStream("the engine gave the generation up")
+        if "content_filter" in reasons:
+            return "content_filter"
+        return "" if reasons <= STORABLE_FINISHES else "unknown_finish_reason"
+
+    def _choice(self, choice: object) -> None:
+        if not isinstance(choice, dict):
+            raise MalformedStream("a choice is not a JSON object")
+        index = choice.get("index", 0)
+        if not isinstance(index, int):
+            raise MalformedStream("a choice has no index")
+        self._open.add(index)
+        finish = choice.get("finish_reason")
+        if isinstance(finish, str) and finish:
+            self.finishes[index] = finish
+
+
+def _status(error: object) -> int:
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and 400 <= code <= 599 else 0

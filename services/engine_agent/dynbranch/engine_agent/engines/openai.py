@@ -1,0 +1,221 @@
+"""An engine behind any OpenAI-compatible server: vLLM, SGLang, llama-server. Not ours to start or end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import aiohttp
+from dynbranch.domain.engine import AgentKind, Failed, GenerationOrder
+from dynbranch.domain.reuse import Level
+from dynbranch.engine_agent.engines.chat_stream import ChatStream, ErrorChunk
+from dynbranch.engine_agent.engines.fingerprint import metric, text_digest
+from dynbranch.engine_agent.engines.http import EngineHttp, Timeouts, open_session
+from dynbranch.engine_agent.engines.port import (
+    CleanEnd,
+    EngineCounts,
+    EngineError,
+    EngineFacts,
+    EngineUnavailable,
+)
+from dynbranch.engine_agent.engines.probe import Flavour, Given, examine
+from dynbranch.engine_agent.engines.sse import MalformedStream, SseParser
+from dynbranch.engine_agent.waiting import set_within
+from dynbranch.runtime import telemetry
+from dynbranch.runtime.clock import Clock
+
+DEFAULT_SLOTS = 32
+"""For servers that do not tell how many requests they run at once."""
+
+RETRIABLE_STATUSES = frozenset({429, 502, 503, 504})
+MAX_ERROR_BYTES = 2**20
+HEALTH_INTERVAL_S = 2.0
+HEALTH_MISSES = 3
+
+_GAUGES: Mapping[Flavour, tuple[str, str, str]] = {
+    Flavour.LLAMA_SERVER: ("llamacpp:requests_processing", "llamacpp:requests_deferred", ""),
+    Flavour.VLLM: ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"),
+    Flavour.SGLANG: ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAiSettings:
+    base_url: str
+    slots: int | None = None
+    api_key: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    level: Level = Level.GREEDY
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+
+class OpenAiEngine:
+    kind = AgentKind.OPENAI
+
+    def __init__(self, settings: OpenAiSettings, clock: Clock) -> None:
+        self._settings = settings
+        self._base_url = settings.base_url.rstrip("/").removesuffix("/v1")
+        self._clock = clock
+        self._flavour = Flavour.GENERIC
+        self._identity = ""
+        self._suspect = asyncio.Event()
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def flavour(self) -> Flavour:
+        return self._flavour
+
+    async def start(self) -> EngineFacts:
+        http = self._http()
+        self._suspect.clear()
+        settings = self._settings
+        given = Given(settings.facts, settings.level, self._base_url, self._clock.unix_ms())
+        server = await examine(http, given)
+        self._flavour = server.flavour
+        self._identity = await self._look()
+        slots = settings.slots or server.slots or DEFAULT_SLOTS
+        return EngineFacts(slots, self._base_url, models=server.models)
+
+    async def lost(self) -> str:
+        misses = 0
+        while True:
+            await self._pause()
+            try:
+                if await self._look() != self._identity:
+                    return "the server has become another"
+                misses = 0
+            except EngineUnavailable as error:
+                misses += 1
+                refused = isinstance(error.__cause__, aiohttp.ClientConnectorError)
+                if refused or misses >= HEALTH_MISSES:
+                    return str(error)
+
+    async def unchanged(self) -> bool:
+        try:
+            same = await self._look() == self._identity
+        except EngineUnavailable:
+            same = False
+        if not same:
+            self._suspect.set()
+        return same
+
+    async def counts(self) -> EngineCounts:
+        gauges = _GAUGES.get(self._flavour)
+        if gauges is None:
+            return EngineCounts()
+        text = await self._http().get("/metrics")
+        if text is None and self._flavour is Flavour.LLAMA_SERVER:
+            return await self._busy_slots()
+        running, waiting, kv = (metric(text or "", name) if name else None for name in gauges)
+        return EngineCounts(
+            None if running is None else int(running), None if waiting is None else int(waiting), kv
+        )
+
+    async def restart(self) -> None:
+        """The server is not ours; it is only examined anew."""
+        self._suspect.set()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def run(self, order: GenerationOrder) -> AsyncGenerator[bytes | CleanEnd]:
+        produced = 0
+        try:
+            async with aclosing(self._stream(order)) as items:
+                async for item in items:
+                    produced += isinstance(item, bytes)
+                    yield item
+        except ErrorChunk as error:
+            refused = 400 <= error.status < 500
+            failure = Failed(error.status, error.body, may_retry=not produced and not refused)
+            raise EngineError(failure) from None
+        except MalformedStream as error:
+            raise EngineError(_broken(str(error), may_retry=not produced)) from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._suspect.set()
+            reason = str(error) or type(error).__name__
+            raise EngineError(_broken(reason, may_retry=not produced)) from error
+
+    async def _stream(self, order: GenerationOrder) -> AsyncGenerator[bytes | CleanEnd]:
+        url = self._base_url + "/v1/chat/completions"
+        headers = {**self._auth(), **dict(order.forward_headers), "content-type": "application/json"}
+        headers.update(telemetry.inject(), accept="text/event-stream")
+        session = self._http().session
+        async with session.post(url, data=order.body, headers=headers, allow_redirects=False) as response:
+            if response.status != 200:
+                raise EngineError(await _refusal(response))
+            if response.content_type != "text/event-stream":
+                raise MalformedStream(f"the server answers with {response.content_type}, not with a stream")
+            parser, stream = SseParser(), ChatStream()
+            try:
+                async for data in response.content.iter_any():
+                    for item in stream.take_all(parser.feed(data)):
+                        yield item
+                    if stream.done:
+                        break
+            finally:
+                # Whoever stops reading wants the engine to stop, not to send on into a buffer.
+                response.close()
+            yield CleanEnd(stream.check_end())
+
+    def _http(self) -> EngineHttp:
+        if self._session is None:
+            self._session = open_session(self._settings.timeouts)
+        return EngineHttp(self._base_url, self._session, self._settings.timeouts, self._auth())
+
+    def _auth(self) -> dict[str, str]:
+        key = self._settings.api_key
+        return {"authorization": f"Bearer {key}"} if key else {}
+
+    async def _pause(self) -> None:
+        """Until the next look is due, or something made the server suspect."""
+        await set_within(self._suspect, HEALTH_INTERVAL_S, self._clock)
+        self._suspect.clear()
+
+    async def _look(self) -> str:
+        """A text that changes when the server process or its models do. Raises EngineUnavailable."""
+        http = self._http()
+        if self._flavour is Flavour.LLAMA_SERVER:
+            props = await http.get_json("/props")
+            if not isinstance(props, dict):
+                raise EngineUnavailable("/props does not answer")
+            props.pop("is_sleeping", None)  # everything else, a random marker among it, is fixed at its start
+            return text_digest(json.dumps(props, sort_keys=True))
+        listing = await http.get_json("/v1/models")
+        if not isinstance(listing, dict):
+            raise EngineUnavailable("/v1/models does not answer")
+        cards = [card for card in listing.get("data") or () if isinstance(card, dict)]
+        identity = json.dumps(sorted(str((card.get("id"), card.get("root"))) for card in cards))
+        if self._flavour is Flavour.VLLM:
+            started = metric(await http.get("/metrics") or "", "process_start_time_seconds")
+            identity += f" {started}"
+        return identity
+
+    async def _busy_slots(self) -> EngineCounts:
+        slots = await self._http().get_json("/slots")
+        if not isinstance(slots, list):
+            return EngineCounts()
+        return EngineCounts(sum(bool(slot.get("is_processing")) for slot in slots if isinstance(slot, dict)))
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> Failed:
+    """The server's own status and body, as they are."""
+    body = b""
+    async for data in response.content.iter_any():
+        body += data
+        if len(body) > MAX_ERROR_BYTES:
+            break
+    content_type = response.headers.get("content-type", "application/json")
+    retriable = response.status in RETRIABLE_STATUSES
+    return Failed(response.status, body[:MAX_ERROR_BYTES], retriable, content_type)
+
+
+def _broken(reason: str, *, may_retry: bool) -> Failed:
+    """The engine gave no status and no body of its own."""
+    message = {"message": f"the engine's stream broke: {reason}", "type": "engine_error", "code": None}
+    return Failed(0, json.dumps({"error": message}).encode(), may_retry)

@@ -1,0 +1,77 @@
+"""What the agent needs of an engine, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Protocol
+
+from dynbranch.domain.engine import AgentKind, Failed, GenerationOrder, ModelDescription, ToolDescription
+from dynbranch.domain.ids import RecordId
+
+
+class EngineUnavailable(Exception):
+    """The engine does not start, does not answer, or is not what it was. The message is for people."""
+
+
+class EngineError(Exception):
+    """One generation failed. Carries what its followers are told."""
+
+    def __init__(self, failure: Failed) -> None:
+        super().__init__(failure.body[:200].decode("utf-8", "replace"))
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the start-up probe found."""
+
+    slots: int
+    bypass_url: str
+    models: tuple[ModelDescription, ...] = ()
+    tools: tuple[ToolDescription, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCounts:
+    """The engine's own numbers; None where it has none."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_used_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CleanEnd:
+    """The last thing that a good run yields. ``unstorable``: why its result may not be stored."""
+
+    unstorable: str = ""
+    reads: tuple[RecordId, ...] | None = None
+
+
+class Engine(Protocol):
+    @property
+    def kind(self) -> AgentKind: ...
+
+    async def start(self) -> EngineFacts:
+        """Start the engine if it is ours, wait for it, probe it. Raises EngineUnavailable.
+
+        Called again after the engine was lost.
+        """
+
+    async def lost(self) -> str:
+        """Returns, with the reason, when the engine has died or stopped answering."""
+
+    def run(self, order: GenerationOrder) -> AsyncGenerator[bytes | CleanEnd]:
+        """Yields items, then one CleanEnd. Raises EngineError. Closing it makes the engine stop."""
+
+    async def unchanged(self) -> bool:
+        """Whether the executor is still the one that ``start`` probed. Asked before a result is stored."""
+
+    async def counts(self) -> EngineCounts:
+        """The engine's own occupancy. Raises EngineUnavailable."""
+
+    async def restart(self) -> None:
+        """End the engine if it is ours, so that ``lost`` returns and it is started anew."""
+
+    async def close(self) -> None: ...

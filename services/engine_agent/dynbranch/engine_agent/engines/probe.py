@@ -1,0 +1,206 @@
+"""The start-up probe: which engine answers, what determines its output, and which spellings render alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from dynbranch.domain.engine import ModelDescription
+from dynbranch.domain.ids import UnixMs
+from dynbranch.domain.reuse import Fingerprint, Level
+from dynbranch.engine_agent.engines.fingerprint import (
+    CONVERSATIONS,
+    PROBE_TOOLS,
+    SINGLE_TEXT_BLOCK_IS_STRING,
+    Conversation,
+    as_blocks,
+    clock_reason,
+    default_facts,
+    metric_labels,
+    rendering_digest,
+    text_digest,
+)
+from dynbranch.engine_agent.engines.http import EngineHttp
+from dynbranch.engine_agent.engines.port import EngineUnavailable
+
+VOUCHED_TEMPLATE = "chat_template"
+"""The fact by which an operator vouches for a chat template that can not be examined."""
+
+
+class Flavour(Enum):
+    LLAMA_SERVER = "llama-server"
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    GENERIC = "generic"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What the probe found out about an OpenAI-compatible server."""
+
+    flavour: Flavour
+    slots: int | None
+    models: tuple[ModelDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is known without asking: the operator's facts, the level that is promised, the time."""
+
+    facts: Mapping[str, str]
+    level: Level
+    instance: str
+    """Tells apart two servers whose weights can not be told; not a fact where the weights are known."""
+    now: UnixMs
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one flavour's own endpoints told."""
+
+    facts: dict[str, str]
+    template: str | None = None
+    slots: int | None = None
+    context_tokens: int = 0
+
+
+async def examine(http: EngineHttp, given: Given) -> Server:
+    """Raises EngineUnavailable when the server does not answer or serves no model."""
+    listing = await http.get_json("/v1/models")
+    cards = listing.get("data") if isinstance(listing, dict) else None
+    if not isinstance(cards, list) or not cards:
+        raise EngineUnavailable("the server lists no model at /v1/models")
+    flavour, seen = await _flavour(http)
+    models = [await _model(http, flavour, seen, card, given) for card in cards if isinstance(card, dict)]
+    return Server(flavour, seen.slots, tuple(models))
+
+
+async def _flavour(http: EngineHttp) -> tuple[Flavour, _Seen]:
+    props = await http.get_json("/props")
+    if isinstance(props, dict) and "total_slots" in props:
+        return Flavour.LLAMA_SERVER, _llama(props)
+    metrics = await http.get("/metrics") or ""
+    if "vllm:" in metrics:
+        version = await http.get_json("/version")
+        return Flavour.VLLM, _vllm(version, metrics)
+    info = await http.get_json("/get_server_info") or await http.get_json("/server_info")
+    if isinstance(info, dict):
+        return Flavour.SGLANG, _sglang(info)
+    return Flavour.GENERIC, _Seen({})
+
+
+def _llama(props: Mapping[str, Any]) -> _Seen:
+    settings = props.get("default_generation_settings") or {}
+    template = str(props.get("chat_template") or "")
+    facts = {
+        "engine": "llama-server",
+        "engine.build": str(props.get("build_info", "unknown")),
+        "quantisation": str(props.get("model_ftype", "unknown")),
+        "chat_template": text_digest(template),
+        "slots": str(props["total_slots"]),
+        "context_tokens": str(settings.get("n_ctx", 0)),
+        "prefix_cache": "unknown",
+        **default_facts(settings.get("params") or {}),
+    }
+    return _Seen(facts, template, int(props["total_slots"]), int(settings.get("n_ctx", 0)))
+
+
+def _vllm(version: object, metrics: str) -> _Seen:
+    cache = metric_labels(metrics, "vllm:cache_config_info")
+    facts = {
+        "engine": "vllm",
+        "engine.version": str(version.get("version", "unknown")) if isinstance(version, dict) else "unknown",
+        "prefix_cache": cache.get("enable_prefix_caching", "unknown"),
+        "kv.dtype": cache.get("cache_dtype", "unknown"),
+        "kv.block_size": cache.get("block_size", "unknown"),
+    }
+    return _Seen(facts)
+
+
+_SGLANG_FACTS = (
+    "version", "model_path", "tokenizer_path", "revision", "dtype", "quantization", "kv_cache_dtype",
+    "tp_size", "attention_backend", "sampling_backend", "disable_radix_cache", "chat_template",
+    "enable_deterministic_inference",
+)  # fmt: skip
+
+
+def _sglang(info: Mapping[str, Any]) -> _Seen:
+    facts = {f"engine.{key}": str(info[key]) for key in _SGLANG_FACTS if key in info}
+    slots = info.get("max_running_requests")
+    return _Seen({"engine": "sglang", **facts}, slots=slots if isinstance(slots, int) else None)
+
+
+async def _model(
+    http: EngineHttp, flavour: Flavour, seen: _Seen, card: Mapping[str, Any], given: Given
+) -> ModelDescription:
+    model_id = str(card.get("id", ""))
+    renderer = _Renderer(http, flavour, model_id)
+    rendered = [await renderer.render(conversation) for conversation in CONVERSATIONS]
+    texts = [text for text in rendered if text is not None]
+    known = bool(texts) and len(texts) == len(rendered)
+    facts = {"model": str(card.get("root") or model_id), **seen.facts}
+    if card.get("parent"):
+        facts["adapter"] = model_id
+    if known:
+        with_tools = await renderer.render(CONVERSATIONS[0], tools=True)
+        facts["rendering"] = rendering_digest([*texts, "no tools" if with_tools is None else with_tools])
+    facts.update(given.facts)
+    if "weights" not in facts and "instance" not in facts:
+        facts["instance"] = given.instance
+    return ModelDescription(
+        id=model_id,
+        fingerprint=Fingerprint(tuple(sorted(facts.items())), given.level),
+        aliases=tuple(a for a in card.get("aliases") or () if isinstance(a, str) and a != model_id),
+        context_tokens=seen.context_tokens or int(card.get("max_model_len") or 0),
+        equivalences=await _equivalences(renderer, texts) if known else frozenset(),
+        not_reusable_reason=_not_reusable(seen.template, texts, known, given),
+    )
+
+
+def _not_reusable(template: str | None, texts: list[str], known: bool, given: Given) -> str:
+    if VOUCHED_TEMPLATE in given.facts:
+        return ""
+    if template is None and not known:
+        return "the chat template can not be examined; vouch for it with a fingerprint fact chat_template=..."
+    return clock_reason(template or "", texts, given.now)
+
+
+async def _equivalences(renderer: _Renderer, texts: list[str]) -> frozenset[str]:
+    """A spelling is only declared when every probe conversation renders the same in both."""
+    for conversation, text in zip(CONVERSATIONS, texts, strict=True):
+        if await renderer.render(as_blocks(conversation)) != text:
+            return frozenset()
+    return frozenset({SINGLE_TEXT_BLOCK_IS_STRING})
+
+
+@dataclass(frozen=True, slots=True)
+class _Renderer:
+    """Asks the engine itself for a rendered prompt, without running it."""
+
+    http: EngineHttp
+    flavour: Flavour
+    model_id: str
+
+    async def render(self, conversation: Conversation, *, tools: bool = False) -> str | None:
+        """The prompt; None when this engine does not show it, or refuses the conversation."""
+        body: dict[str, Any] = {"model": self.model_id, "messages": list(conversation)}
+        if tools:
+            body["tools"] = list(PROBE_TOOLS)
+        if self.flavour is Flavour.LLAMA_SERVER:
+            answer = await self.http.post_json("/apply-template", body)
+            prompt = answer.get("prompt") if isinstance(answer, dict) else None
+            return prompt if isinstance(prompt, str) else None
+        if self.flavour is Flavour.VLLM:
+            return await self._detokenized(body)
+        return None
+
+    async def _detokenized(self, body: dict[str, Any]) -> str | None:
+        answer = await self.http.post_json("/tokenize", {**body, "add_generation_prompt": True})
+        tokens = answer.get("tokens") if isinstance(answer, dict) else None
+        if not isinstance(tokens, list):
+            return None
+        text = await self.http.post_json("/detokenize", {"model": self.model_id, "tokens": tokens})
+        prompt = text.get("prompt") if isinstance(text, dict) else None
+        return f"{tokens}\n{prompt}" if isinstance(prompt, str) else None

@@ -1,0 +1,89 @@
+"""``tools.yaml``: which tools a backend offers, and how far their results may be reused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+from dynbranch.domain.engine import Freshness
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+class ToolsFileError(Exception):
+    """A tools file that can not be used. The message names the file and the line of thought."""
+
+
+class Tool(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    """Where a call is posted as JSON."""
+    description: str = ""
+    source: str = ""
+    """The collection of records that the tool reads. Without one nothing is stored."""
+    freshness: Freshness = Freshness.NONE
+    code_version: str = ""
+    """Changes whenever the tool's code does. Empty: only this URL's own results are reused for it."""
+    timeout_s: float = Field(default=60.0, gt=0)
+    max_result_bytes: int = Field(default=8 * 2**20, gt=0)
+
+    @field_validator("url")
+    @classmethod
+    def _http(cls, url: str) -> str:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+            raise ValueError("is not an http URL")
+        return url
+
+    @field_validator("source")
+    @classmethod
+    def _source_name(cls, source: str) -> str:
+        if source and not _NAME.fullmatch(source):
+            raise ValueError("may hold letters, digits, '_', '.', '-' only")
+        return source
+
+    @model_validator(mode="after")
+    def _fresh_from_somewhere(self) -> Tool:
+        if self.freshness is not Freshness.NONE and not self.source:
+            raise ValueError("a tool whose results may be kept must name its source")
+        return self
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    tools: dict[str, Tool]
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    by_name: Mapping[str, Tool]
+
+    @property
+    def bypass_url(self) -> str:
+        """The base to which ``/<name>`` is added, where every tool's URL has that shape; else empty."""
+        bases = {
+            tool.url.removesuffix(f"/{name}") if tool.url.endswith(f"/{name}") else ""
+            for name, tool in self.by_name.items()
+        }
+        return bases.pop() if len(bases) == 1 else ""
+
+
+def read_tools(path: Path) -> Tools:
+    """Raises ToolsFileError."""
+    try:
+        document = _Document.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError) as error:
+        raise ToolsFileError(f"{path}: {error}") from error
+    except ValidationError as error:
+        complaints = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise ToolsFileError(f"{path}: {complaints}") from None
+    for name in document.tools:
+        if not _NAME.fullmatch(name):
+            raise ToolsFileError(f"{path}: a tool can not be named {name[:80]!r}")
+    return Tools(document.tools)

@@ -1,0 +1,586 @@
+"""The agent: events in, effects out. It runs the engine, serves followers, keeps leases and engine alive."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import count
+from types import TracebackType
+from typing import Self, assert_never
+
+from dynbranch.clients.ports import Csl, Unreachable
+from dynbranch.domain.engine import (
+    AgentDescription,
+    AgentKind,
+    Failed,
+    GenerationEvents,
+    GenerationOrder,
+    Occupancy,
+)
+from dynbranch.domain.errors import DomainError, NotReady
+from dynbranch.domain.ids import GenerationId, Instant, LeaseId
+from dynbranch.domain.reuse import Committed, Level, Refused
+from dynbranch.engine_agent.committing import commit_of
+from dynbranch.engine_agent.core.lifecycle import State
+from dynbranch.engine_agent.core.messages import (
+    AbortAsked,
+    AbortEngine,
+    Attached,
+    CommitAnswered,
+    CommitResult,
+    DrainAsked,
+    Effect,
+    Ended,
+    EngineEnded,
+    EngineFailed,
+    EngineLetGo,
+    EngineLost,
+    EngineReady,
+    Event,
+    FollowerId,
+    ItemArrived,
+    Left,
+    Ordered,
+    ReleaseLeases,
+    RenewLeases,
+    StartEngine,
+    Ticked,
+    Wake,
+)
+from dynbranch.engine_agent.core.registry import ENGINE_LOST_BODY, Generation, Limits, Registry
+from dynbranch.engine_agent.engines.port import (
+    CleanEnd,
+    Engine,
+    EngineCounts,
+    EngineError,
+    EngineFacts,
+    EngineUnavailable,
+)
+from dynbranch.engine_agent.observing import AgentMetrics, GenerationSpans
+from dynbranch.engine_agent.orders import prepare
+from dynbranch.engine_agent.waiting import set_within
+from dynbranch.naming.chunks import MalformedLog
+from dynbranch.runtime.clock import Clock
+from dynbranch.runtime.tasks import Tasks
+from prometheus_client import CollectorRegistry
+
+_log = logging.getLogger(__name__)
+
+MAX_ATTACH_WAIT_S = 0.05
+MAX_ATTACH_WAITERS = 1024
+MAX_MESSAGE_BYTES = 2**20
+MAX_MESSAGE_ITEMS = 512
+ABORT_POLL_S = 0.005
+COUNTS_AGE_S = 0.05
+"""Many watchers share one look at the engine."""
+LARGE_LOG_ITEMS = 256
+"""A log of this size is made compact beside the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    commit_s: float = 5.0
+    release_s: float = 2.0
+    abort_confirm_s: float = 2.0
+    """How long an abort waits for the engine's own count; then the slot counts as free all the same."""
+    first_back_off_s: float = 0.1
+    last_back_off_s: float = 10.0
+    stable_s: float = 30.0
+    """An engine that lived so long starts its back-off anew."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A generation on the engine. ``epoch`` counts the engine's lives: a result never outlives its own."""
+
+    task: asyncio.Task[None]
+    epoch: int
+    level: Level
+
+
+@dataclass(slots=True)
+class _EngineState:
+    facts: EngineFacts = field(default_factory=lambda: EngineFacts(0, ""))
+    not_ready_reason: str = "starting"
+    epoch: int = 0
+    revision: int = 1
+
+
+class Agent:
+    """Implements ``ports.EngineAgent`` in process; ``server.py`` puts gRPC before it.
+
+    Use as an async context manager: it owns the engine and every task.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        csl: Csl | None,
+        clock: Clock,
+        *,
+        limits: Limits | None = None,
+        timings: Timings | None = None,
+        metrics: CollectorRegistry | None = None,
+    ) -> None:
+        self.tasks = Tasks()
+        self.registry = Registry(limits)
+        self.metrics = AgentMetrics(metrics or CollectorRegistry())
+        self.metrics.running.set_function(lambda: self.registry.slots.used)
+        self.metrics.waiting.set_function(lambda: len(self.registry.slots.waiting))
+        self.metrics.leases.set_function(lambda: len(self.registry.leases.held))
+        self._engine = engine
+        self._csl = csl
+        self._clock = clock
+        self._timings = timings or Timings()
+        self._spans = GenerationSpans()
+        self._state = _EngineState()
+        self._runs: dict[GenerationId, _Run] = {}
+        self._followers = count(1)
+        self._wakes: dict[GenerationId, set[asyncio.Event]] = {}
+        self._let_go: dict[GenerationId, asyncio.Event] = {}
+        self._newcomers: dict[GenerationId, asyncio.Event] = {}
+        self._watchers: set[asyncio.Event] = set()
+        self._idle = asyncio.Event()
+        self._retime = asyncio.Event()
+        self._timed_for: Instant | None = None
+        self._counts = EngineCounts()
+        self._counted_at: Instant | None = None
+        self._closing = False
+
+    # ---- its own life ----
+
+    async def __aenter__(self) -> Self:
+        await self.tasks.__aenter__()
+        self.tasks.spawn(self._keep_time(), name="agent timers")
+        self.tasks.spawn(self._keep_engine(), name="engine keeper")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing = True
+        held = tuple(self.registry.leases.held)
+        try:
+            await self.tasks.__aexit__(kind, error, trace)
+        finally:
+            for wakes in self._wakes.values():
+                for wake in wakes:
+                    wake.set()
+            if held:
+                await self._release(held)
+            self._spans.close()
+            await self._engine.close()
+
+    async def until_ready(self) -> None:
+        """Returns when the engine is ready."""
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        try:
+            while self._state.not_ready_reason:
+                await changed.wait()
+                changed.clear()
+        finally:
+            self._watchers.discard(changed)
+
+    # ---- ports.EngineAgent ----
+
+    async def describe(self, *, timeout_s: float = 0.0) -> AgentDescription:
+        facts, reason = self._state.facts, self._not_ready_reason()
+        return AgentDescription(
+            kind=self.kind,
+            revision=self._state.revision,
+            bypass_url=facts.bypass_url,
+            ready=not reason,
+            not_ready_reason=reason,
+            models=facts.models,
+            tools=facts.tools,
+            slots=facts.slots,
+        )
+
+    @property
+    def kind(self) -> AgentKind:
+        return self._engine.kind
+
+    async def generate(
+        self, order: GenerationOrder, *, idle_s: float = 0.0
+    ) -> AsyncGenerator[GenerationEvents]:
+        """Raises NotReady, NotFound, Conflict and InvalidRequest before the first message."""
+        if self._closing:
+            raise NotReady("stopping", "this agent is stopping", advice="ask another engine")
+        if reason := self._not_ready_reason():
+            raise NotReady("engine_not_ready", reason, advice="ask another engine or later")
+        prepared = prepare(order, self._state.facts)
+        follower = FollowerId(next(self._followers))
+        self._apply(Ordered(prepared.order, follower, prepared.width), opening=prepared.order)
+        generation = self.registry.find(order.generation_id)
+        assert generation is not None
+        async with aclosing(self._follow(generation, follower, 0)) as events:
+            async for message in events:
+                yield message
+
+    async def attach(
+        self, generation: GenerationId, *, from_item: int, wait_ms: int, idle_s: float = 0.0
+    ) -> AsyncGenerator[GenerationEvents]:
+        """Raises NotFound when the generation is unknown after ``wait_ms``, or has no result to follow."""
+        if self.registry.find(generation) is None:
+            await self._wait_for(generation, min(wait_ms / 1000, MAX_ATTACH_WAIT_S))
+        follower = FollowerId(next(self._followers))
+        self._apply(Attached(generation, follower))
+        known = self.registry.find(generation)
+        assert known is not None
+        async with aclosing(self._follow(known, follower, from_item)) as events:
+            async for message in events:
+                yield message
+
+    async def abort(self, generation: GenerationId, *, reason: str, timeout_s: float = 0.0) -> bool:
+        """Returns when the engine has let go. False: the generation was not running."""
+        known = self.registry.find(generation)
+        if known is None or known.state not in (State.ADMITTED, State.RUNNING):
+            return False
+        self._apply(AbortAsked(generation, reason))
+        if (gone := self._let_go.get(generation)) is not None:
+            await gone.wait()
+        return True
+
+    async def drain(self, *, deadline_s: float) -> int:
+        """Takes no new generation; returns how many still run when all have ended or the deadline came."""
+        self._apply(DrainAsked())
+        self._changed()
+        deadline = self._clock.now() + deadline_s
+        while self._busy() and (left_s := deadline - self._clock.now()) > 0:
+            self._idle.clear()
+            await set_within(self._idle, left_s, self._clock)
+        return self._busy()
+
+    async def watch_occupancy(self, *, interval_ms: int) -> AsyncGenerator[Occupancy]:
+        """One report at once, then one per interval, and one whenever the description has changed."""
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        try:
+            while not self._closing:
+                changed.clear()
+                yield await self._occupancy()
+                await set_within(changed, max(interval_ms, 10) / 1000, self._clock)
+        finally:
+            self._watchers.discard(changed)
+
+    async def close(self) -> None:
+        """The agent ends with its context manager; a caller's handle has nothing to close."""
+
+    async def restart_engine(self) -> None:
+        await self._engine.restart()
+
+    # ---- followers ----
+
+    async def _follow(
+        self, generation: Generation, follower: FollowerId, from_item: int
+    ) -> AsyncGenerator[GenerationEvents]:
+        """The log is the buffer: a follower is a cursor, and a slow one slows nobody."""
+        wake = asyncio.Event()
+        wakes = self._wakes.setdefault(generation.id, set())
+        wakes.add(wake)
+        self.metrics.followers.inc()
+        try:
+            cursor = from_item
+            while True:
+                wake.clear()
+                items = _next_items(generation.items, cursor)
+                at_end = cursor + len(items) >= len(generation.items)
+                end = generation.end if at_end else None
+                if items or end is not None:
+                    yield GenerationEvents(cursor, items, end)
+                    cursor += len(items)
+                elif self._closing:
+                    raise NotReady("stopping", "this agent is stopping", advice="ask another engine")
+                else:
+                    await wake.wait()
+                if end is not None:
+                    return
+        finally:
+            wakes.discard(wake)
+            if not wakes and self._wakes.get(generation.id) is wakes:
+                del self._wakes[generation.id]
+            self.metrics.followers.dec()
+            if not self._closing:
+                self._apply(Left(generation.id, follower))
+
+    async def _wait_for(self, generation: GenerationId, seconds: float) -> None:
+        """A follower may arrive before the generation that it was told of."""
+        newcomer = self._newcomers.get(generation)
+        if newcomer is None:
+            if len(self._newcomers) >= MAX_ATTACH_WAITERS:
+                return
+            newcomer = self._newcomers[generation] = asyncio.Event()
+        try:
+            await set_within(newcomer, seconds, self._clock)
+        finally:
+            if self._newcomers.get(generation) is newcomer:
+                del self._newcomers[generation]
+
+    # ---- events in, effects out ----
+
+    def _apply(self, event: Event, opening: GenerationOrder | None = None) -> None:
+        effects = self.registry.handle(event, self._clock.now())
+        if opening is not None:
+            self._spans.start(opening, self.kind.value)
+            if (newcomer := self._newcomers.get(opening.generation_id)) is not None:
+                newcomer.set()
+        for effect in effects:
+            self._perform(effect)
+        due = self.registry.next_deadline()
+        if due is not None and (self._timed_for is None or due < self._timed_for):
+            self._retime.set()
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case StartEngine(order):
+                self._start(order)
+            case AbortEngine(generation):
+                self._let_go[generation] = asyncio.Event()
+                run = self._runs[generation]
+                self.tasks.spawn(self._abort_engine(generation, run), name=f"abort {generation.hex()}")
+            case CommitResult(generation):
+                run = self._runs[generation]
+                self.tasks.spawn(self._commit(effect, run), name=f"commit {generation.hex()}")
+            case ReleaseLeases(leases):
+                self.tasks.spawn(self._release(leases), name="release of leases")
+            case RenewLeases():
+                self.tasks.spawn(self._renew(effect), name="renewal of leases")
+            case Wake(generation):
+                for wake in self._wakes.get(generation, ()):
+                    wake.set()
+            case Ended(generation):
+                self._ended(generation)
+            case _:
+                assert_never(effect)
+
+    def _ended(self, generation_id: GenerationId) -> None:
+        self._idle.set()
+        generation = self.registry.find(generation_id)
+        if generation is not None:
+            self.metrics.ended(generation)
+            self._spans.end(generation)
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._retime.clear()
+            self._timed_for = self.registry.next_deadline()
+            if self._timed_for is None:
+                await self._retime.wait()
+            elif not await set_within(self._retime, self._timed_for - self._clock.now(), self._clock):
+                self._apply(Ticked())
+
+    # ---- the engine ----
+
+    def _start(self, order: GenerationOrder) -> None:
+        level = self._level_of(order)
+        task = self.tasks.spawn(self._run(order), name=f"generation {order.generation_id.hex()}")
+        self._runs[order.generation_id] = _Run(task, self._state.epoch, level)
+
+    async def _run(self, order: GenerationOrder) -> None:
+        generation, end = order.generation_id, None
+        try:
+            with self._spans.current(generation):
+                async with aclosing(self._engine.run(order)) as stream:
+                    async for item in stream:
+                        if isinstance(item, CleanEnd):
+                            end = item
+                        else:
+                            self._apply(ItemArrived(generation, item))
+            assert end is not None, "a run yields a clean end or raises"
+            self._apply(EngineEnded(generation, end.unstorable, end.reads))
+        except EngineError as error:
+            self._apply(EngineFailed(generation, error.failure))
+        except EngineUnavailable as error:
+            _log.warning("generation %s found no engine: %s", generation.hex(), error)
+            self._apply(EngineFailed(generation, Failed(503, ENGINE_LOST_BODY, may_retry=True)))
+        finally:
+            self._runs.pop(generation, None)
+
+    async def _abort_engine(self, generation: GenerationId, run: _Run) -> None:
+        began = self._clock.now()
+        run.task.cancel()
+        await asyncio.wait((run.task,))
+        self._runs.pop(generation, None)  # a task that never began could not do it
+        if not await self._confirmed(began + self._timings.abort_confirm_s):
+            self.metrics.unconfirmed.inc()
+            _log.warning("the engine did not confirm the abort of %s", generation.hex())
+        self.metrics.abort.observe(self._clock.now() - began)
+        self._apply(EngineLetGo(generation))
+        self._let_go.pop(generation).set()
+
+    async def _confirmed(self, deadline: float) -> bool:
+        """Whether the engine's own count fell to what we still run there."""
+        while True:
+            try:
+                counts = await self._engine.counts()
+            except EngineUnavailable:
+                return True  # an engine that is gone holds no slot
+            self._counts, self._counted_at = counts, self._clock.now()
+            if counts.running is None or counts.running <= self._wanted_on_engine():
+                return True
+            if self._clock.now() >= deadline:
+                return False
+            await self._clock.sleep(ABORT_POLL_S)
+
+    def _wanted_on_engine(self) -> int:
+        held = self.registry.slots.held
+        return sum(
+            width for id_, width in held.items() if self.registry.generations[id_].state is State.RUNNING
+        )
+
+    async def _keep_engine(self) -> None:
+        """Start the engine, wait until it is lost, start it again; ever slower while it keeps failing."""
+        back_off_s = self._timings.first_back_off_s
+        while True:
+            began = self._clock.now()
+            try:
+                facts = await self._engine.start()
+            except EngineUnavailable as error:
+                self._engine_gone(str(error))
+            else:
+                self._engine_is_ready(facts)
+                reason = await self._engine.lost()
+                self.metrics.losses.inc()
+                self._engine_gone(reason)
+                if self._clock.now() - began >= self._timings.stable_s:
+                    back_off_s = self._timings.first_back_off_s
+            await self._clock.sleep(back_off_s)
+            back_off_s = min(back_off_s * 2, self._timings.last_back_off_s)
+
+    def _engine_is_ready(self, facts: EngineFacts) -> None:
+        self._state.facts, self._state.not_ready_reason = facts, ""
+        self._state.epoch += 1
+        _log.info(
+            "engine ready: %d slots, %d models, %d tools", facts.slots, len(facts.models), len(facts.tools)
+        )
+        self._apply(EngineReady(facts.slots))
+        self._changed()
+
+    def _engine_gone(self, reason: str) -> None:
+        _log.warning("engine not available: %s", reason)
+        self._state.not_ready_reason = reason or "the engine is not available"
+        self._apply(EngineLost(reason))
+        self._changed()
+
+    def _changed(self) -> None:
+        self._state.revision += 1
+        for watcher in self._watchers:
+            watcher.set()
+
+    def _not_ready_reason(self) -> str:
+        return self._state.not_ready_reason or ("draining" if self.registry.draining else "")
+
+    def _level_of(self, order: GenerationOrder) -> Level:
+        facts = self._state.facts
+        for model in facts.models:
+            if order.target == model.id or order.target in model.aliases:
+                return model.fingerprint.level
+        return Level.SOURCED
+
+    async def _occupancy(self) -> Occupancy:
+        now = self._clock.now()
+        if self._counted_at is None or now - self._counted_at >= COUNTS_AGE_S:
+            self._counted_at = now
+            try:
+                self._counts = await self._engine.counts()
+            except EngineUnavailable:
+                self._counts = EngineCounts()
+        counts, slots = self._counts, self.registry.slots
+        return Occupancy(
+            revision=self._state.revision,
+            ready=not self._not_ready_reason(),
+            slots=self._state.facts.slots,
+            running=slots.used,
+            waiting=len(slots.waiting),
+            engine_running=counts.running,
+            engine_waiting=counts.waiting,
+            kv_used_share=counts.kv_used_share,
+        )
+
+    def _busy(self) -> int:
+        """Generations that are not over, their commits included."""
+        return self.registry.open_count + sum(
+            self.registry.generations[id_].commit_in_flight for id_ in self.registry.finished
+        )
+
+    # ---- the store ----
+
+    async def _commit(self, effect: CommitResult, run: _Run) -> None:
+        generation = self.registry.find(effect.generation)
+        assert generation is not None
+        answer, released = await self._commit_answer(effect, generation, run)
+        self.metrics.commits.labels(answer=answer).inc()
+        self._apply(CommitAnswered(effect.generation, answer, release=released))
+        self._idle.set()
+
+    async def _commit_answer(
+        self, effect: CommitResult, generation: Generation, run: _Run
+    ) -> tuple[str, bool]:
+        """The word for the response's end, and whether the store may still know the lease."""
+        if self._csl is None:
+            return "unavailable", False
+        try:
+            if len(generation.items) > LARGE_LOG_ITEMS:
+                items = tuple(generation.items)
+                commit = await asyncio.to_thread(commit_of, effect, generation.order, items, run.level)
+            else:
+                commit = commit_of(effect, generation.order, generation.items, run.level)
+        except MalformedLog as error:
+            _log.warning("a log can not be stored: %s", error)
+            return "malformed_log", True
+        if run.epoch != self._state.epoch or not await self._engine.unchanged():
+            return "executor_changed", True
+        try:
+            with self._spans.commit(generation.id):
+                outcome = await self._csl.commit(commit, timeout_s=self._timings.commit_s)
+        except Unreachable as error:
+            _log.info("a result is not stored: %s", error)
+            return "unavailable", True
+        except DomainError as error:
+            _log.warning("a commit failed: %s: %s", error.reason, error)
+            return error.reason, True
+        match outcome:
+            case Committed():
+                return "committed", False
+            case Refused(reason):
+                return reason.value, True
+            case _:
+                assert_never(outcome)
+
+    async def _release(self, leases: tuple[LeaseId, ...]) -> None:
+        if self._csl is None:
+            return
+        try:
+            await self._csl.release_leases(leases, timeout_s=self._timings.release_s)
+        except (Unreachable, DomainError) as error:
+            # The store forgets them itself when their time is over.
+            _log.info("%d leases are left to expire: %s", len(leases), error)
+
+    async def _renew(self, effect: RenewLeases) -> None:
+        if self._csl is None:
+            return
+        try:
+            unknown = await self._csl.renew_leases(
+                effect.leases, ttl_ms=effect.ttl_ms, timeout_s=effect.ttl_ms / 3000
+            )
+        except (Unreachable, DomainError) as error:
+            _log.info("%d leases are not renewed: %s", len(effect.leases), error)
+            return
+        if unknown:
+            self.metrics.unknown_leases.inc(len(unknown))
+
+
+def _next_items(items: list[bytes], cursor: int) -> tuple[bytes, ...]:
+    """What is there from ``cursor``, in one message's bounds."""
+    taken: list[bytes] = []
+    size = 0
+    for item in items[cursor : cursor + MAX_MESSAGE_ITEMS]:
+        size += len(item)
+        if taken and size > MAX_MESSAGE_BYTES:
+            break
+        taken.append(item)
+    return tuple(taken)

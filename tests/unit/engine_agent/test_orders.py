@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from dynbranch.domain.engine import GenerationOrder, ToolDescription, WireProtocol
+from dynbranch.domain.errors import Conflict, InvalidRequest, NotFound
+from dynbranch.domain.ids import Digest
+from dynbranch.domain.reuse import Fingerprint, Level
+from dynbranch.engine_agent.engines.port import EngineFacts
+from dynbranch.engine_agent.fake import FAKE_MODEL
+from dynbranch.engine_agent.orders import prepare
+from dynbranch.naming.fingerprint import fingerprint_digest
+from unit.engine_agent.samples import chat_order
+
+TOOL = ToolDescription("search", Fingerprint((("tool", "search"),), Level.SOURCED))
+FACTS = EngineFacts(4, "", (FAKE_MODEL,), (TOOL,))
+
+
+def test_a_streaming_body_is_left_as_it_is() -> None:
+    body = b'{ "stream":true, "temperature": 0.00, "stream_options":{"include_usage":true} }'
+    assert prepare(chat_order(body=body), FACTS).order.body == body
+
+
+@pytest.mark.parametrize("stream", [b"", b', "stream": false', b', "stream": true, "stream_options": null'])
+def test_every_other_body_is_made_to_stream_with_numbers_and_order_kept(stream: bytes) -> None:
+    body = b'{"z": 1.0e0, "a": "\\u00e9"' + stream + b"}"
+    sent = prepare(chat_order(body=body), FACTS).order.body
+    assert sent.startswith('{"z":1.0e0,"a":"é"'.encode())
+    assert json.loads(sent)["stream"] is True
+    assert json.loads(sent)["stream_options"] == {"include_usage": True}
+
+
+@pytest.mark.parametrize(("n", "width"), [(b"1", 1), (b"3", 3), (b"null", 1), (b"-2", 1), (b"1e9", 1)])
+def test_each_choice_takes_a_slot(n: bytes, width: int) -> None:
+    assert prepare(chat_order(body=b'{"n": ' + n + b"}"), FACTS).width == width
+
+
+def test_an_alias_means_the_model() -> None:
+    assert prepare(chat_order(target="fake-alias"), FACTS).fingerprint == FAKE_MODEL.fingerprint
+
+
+def test_an_unknown_target() -> None:
+    with pytest.raises(NotFound) as refusal:
+        prepare(chat_order(target="other"), FACTS)
+    assert refusal.value.reason == "unknown_model"
+    with pytest.raises(NotFound) as refusal:
+        prepare(replace(chat_order(), protocol=WireProtocol.TOOL), FACTS)
+    assert refusal.value.reason == "unknown_tool"
+
+
+@pytest.mark.promise("I1")
+def test_a_changed_executor_is_refused() -> None:
+    with pytest.raises(Conflict) as refusal:
+        prepare(chat_order(digest=Digest(b"x" * 32)), FACTS)
+    assert refusal.value.reason == "fingerprint_changed"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"a":1,"a":2}', b'{"a":NaN}', b"\xff"])
+def test_a_body_that_no_engine_could_read(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        prepare(chat_order(body=body), FACTS)
+
+
+def test_a_tool_body_is_left_as_it_is() -> None:
+    order: GenerationOrder = replace(
+        chat_order(body=b' {"q": 1.50} '),
+        protocol=WireProtocol.TOOL,
+        target="search",
+        fingerprint_digest=fingerprint_digest(TOOL.fingerprint),
+    )
+    assert prepare(order, FACTS).order == order
