@@ -13,6 +13,7 @@ _RUN_NOISE: Final = frozenset({"id", "created", "object", "timings", "prompt_pro
 _CHUNK_KEYS: Final = frozenset({"choices", "usage"})
 _CHOICE_KEYS: Final = frozenset({"index", "delta", "logprobs", "finish_reason"})
 _OBJECT: Final = "chat.completion.chunk"
+_BARE_ERROR: Final = "error"
 
 # A family's texts advance together: some engines send reasoning under both of its names.
 _TEXT_FAMILIES: Final = {
@@ -235,8 +236,9 @@ class Log:
             self.choices.setdefault(index, Choice(index)).grow(choice)
         if chunk.get("usage") is not None:
             self.usage = chunk["usage"]
-        error = error_in(chunk)
-        beside = _present(chunk, _RUN_NOISE | _CHUNK_KEYS) if error is None else {"error": error}
+        beside = _present(chunk, _RUN_NOISE | _CHUNK_KEYS)
+        if chunk.get("object") == _BARE_ERROR:
+            beside = {"error": chunk}
         for key, value in beside.items():
             values = self.beside.setdefault(key, [])
             if value not in values:
@@ -281,7 +283,7 @@ def error_in(chunk: dict[str, Json]) -> Json:
     """The error that stands in place of a chunk, or beside its choices."""
     if chunk.get("error") is not None:
         return chunk["error"]
-    return {**chunk} if chunk.get("object") == "error" else None
+    return {**chunk} if chunk.get("object") == _BARE_ERROR else None
 
 
 def _index(value: dict[str, Json], place: int) -> int:

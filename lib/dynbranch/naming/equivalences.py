@@ -17,7 +17,7 @@ SINGLE_TEXT_BLOCK: Final = "single_text_block_is_string"
 message of the assistant's: engines take that one for the beginning of the answer, and treat an empty string
 there in their own way."""
 
-_ROLES: Final = frozenset({"system", "user", "assistant", "tool"})
+_ROLES: Final = frozenset({"system", "user", "assistant"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,11 @@ def probe_pairs() -> tuple[ProbePair, ...]:
     for role in sorted(_ROLES):
         for text in ("One word", " a text\nwith edges \n"):
             plain: dict[str, Json] = {"role": role, "content": text}
-            if role == "tool":
-                plain["tool_call_id"] = "call_0"
             opening: dict[str, Json] = {"role": "user", "content": "Begin."}
             block: dict[str, Json] = {**plain, "content": [{"type": "text", "text": text}]}
             before = () if role == "system" else (opening,)
             pairs.append(ProbePair(SINGLE_TEXT_BLOCK, (*before, plain, closing), (*before, block, closing)))
-            if role in ("user", "tool"):
+            if role == "user":
                 pairs.append(ProbePair(SINGLE_TEXT_BLOCK, (*before, plain), (*before, block)))
     return tuple(pairs)
 
