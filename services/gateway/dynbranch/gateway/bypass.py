@@ -29,6 +29,7 @@ _HOP_BY_HOP = frozenset(
 )
 _OURS = b"x-dynbranch-"
 _CONNECT_S = 5.0
+_PIECE_BYTES = 256 * 1024
 
 Body = bytes | AsyncIterator[bytes] | None
 
@@ -62,7 +63,7 @@ class Bypass:
                 exchange.method,
                 URL(url, encoded=True),
                 headers=self._request_headers(exchange, body),
-                data=body,
+                data=_in_pieces(body) if isinstance(body, bytes) and len(body) > _PIECE_BYTES else body,
                 allow_redirects=False,
             ) as response:
                 headers = _response_headers(response.raw_headers) + outcome_headers(report)
@@ -80,14 +81,21 @@ class Bypass:
 
     def _request_headers(self, exchange: Exchange, body: Body) -> CIMultiDict[str]:
         gone = _HOP_BY_HOP | _named_by_connection(exchange.raw_headers) | self._hidden | {b"host", b"expect"}
+        kept: CIMultiDict[str] = CIMultiDict()
         if isinstance(body, bytes):
             gone |= {b"content-length"}
-        kept: CIMultiDict[str] = CIMultiDict()
+            kept.add("content-length", str(len(body)))
         for name, value in exchange.raw_headers:
             lower = name.lower()
             if lower not in gone and not lower.startswith(_OURS):
                 kept.add(name.decode("latin-1"), value.decode("latin-1"))
         return kept
+
+
+async def _in_pieces(body: bytes) -> AsyncIterator[bytes]:
+    """One large write would hold the event loop."""
+    for start in range(0, len(body), _PIECE_BYTES):
+        yield body[start : start + _PIECE_BYTES]
 
 
 def _response_headers(raw: tuple[tuple[bytes, bytes], ...]) -> HeaderPairs:

@@ -256,11 +256,14 @@ class RequestLife:
         else:
             self.failed_attaches += 1
             self.demand_allowed = self.failed_attaches < MAX_FAILED_ATTACHES
-        released: tuple[Effect, ...] = (Release(self.lease),) if self.lease is not None else ()
-        self.lease = None
+        released = self._released()
         if choose_member(self.plan.pool, self.tried) is None:
             return released + self._give_up(reason, failed)
         return released + self._start(reason)
+
+    def _released(self) -> tuple[Effect, ...]:
+        lease, self.lease = self.lease, None
+        return () if lease is None else (Release(lease),)
 
     # -- one function per kind of move ---------------------------------------------------------------------
 
@@ -326,7 +329,8 @@ class RequestLife:
         assert isinstance(event, Lost)
         if event.ran and self.owns and not self.plan.repeatable:
             self.state = State.REFUSED
-            return (Refuse(f"it is not known whether the call was made: {event.reason}"),)
+            unknown = f"it is not known whether the call was made: {event.reason}"
+            return (*self._released(), Refuse(unknown))
         return self._elsewhere(event.reason)
 
     def _lost_showing(self, event: Event) -> tuple[Effect, ...]:

@@ -1,0 +1,152 @@
+"""The HTTP edge: paths, methods, sizes, probes, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from dynbranch.engine_agent.fake import Script
+from integration.gateway.world import GREEDY, MODEL, Plan, World, eventually, running_world
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/dynbranch", 404),
+        ("GET", "/dynbranch/v1/entries/", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("POST", "/healthz", 405),
+        ("DELETE", "/dynbranch/v1/writes", 405),
+    ],
+)
+async def test_unknown_paths_and_wrong_methods(world: World, method: str, path: str, status: int) -> None:
+    answer = await world.get(path, method=method)
+    assert answer.status == status
+    assert answer.error["type"] == "invalid_request_error"
+    assert ("allow" in answer.headers) is (status == 405)
+
+
+async def test_models_are_listed_and_found_by_any_name(world: World) -> None:
+    listed = (await world.get("/v1/models")).json
+    assert listed["object"] == "list" and [model["id"] for model in listed["data"]] == [MODEL]
+    assert (await world.get("/v1/models/fake-alias")).json["id"] == MODEL
+    missing = await world.get("/v1/models/org/other")
+    assert missing.status == 404 and missing.error["code"] == "model_not_found"
+
+
+async def test_a_body_that_is_too_large() -> None:
+    async with running_world(Plan(settings={"max_body_bytes": 1000})) as world:
+        assert (await world.chat(b"x" * 1001)).error["code"] == "body_too_large"
+
+        async def endless() -> object:
+            while True:
+                yield b"x" * 500
+                await asyncio.sleep(0)
+
+        async with world.http.post(f"{world.url}/v1/chat/completions", data=endless()) as response:
+            assert response.status == 413
+        assert (await world.chat()).status == 200
+
+
+async def test_a_body_that_does_not_come() -> None:
+    async with running_world(Plan(settings={"body_timeout_s": 0.05})) as world:
+        host, port = world.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+        assert b" 408 " in await reader.readline()
+        writer.close()
+
+
+async def test_too_many_at_once_are_told_to_come_back() -> None:
+    async with running_world(Plan(settings={"max_in_flight": 1})) as world:
+        gate = asyncio.Event()
+        world.engine.writer = lambda order: Script(gate=gate)
+        first = asyncio.create_task(world.chat())
+        await eventually(lambda: world.engine.running)
+        second = await world.chat(seed=2)
+        assert second.status == 503 and second.headers["retry-after"] == "1"
+        assert (await world.get("/healthz")).status == 200
+        gate.set()
+        assert (await first).status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x-big": "x" * 70_000}, 431),
+        ({"content-encoding": "gzip"}, 415),
+        ({"x-dynbranch-agent": "a" * 300}, 400),
+    ],
+)
+async def test_headers_that_no_honest_client_sends(
+    world: World, headers: dict[str, str], status: int
+) -> None:
+    answer = await world.chat(headers=headers)
+    assert answer.status == status and answer.error["message"]
+
+
+async def test_ready_says_what_is_missing() -> None:
+    settings = {"ready_grace_s": 0}
+    async with running_world(Plan(settings=settings)) as world:
+        assert (await world.get("/healthz")).json == {"status": "ok"}
+        assert (await world.get("/readyz")).json["missing"] == []
+        for agent in world.agents.values():
+            agent.lose()
+        await eventually(lambda: world.gateway.readiness.missing())
+        answer = await world.get("/readyz")
+        assert answer.status == 503
+        assert any("model-a:1" in part for part in answer.json["missing"])
+        world.csl.down = True
+        await eventually(lambda: "csl: unreachable" in world.gateway.readiness.absent())
+
+
+async def test_at_the_start_every_part_is_waited_for() -> None:
+    async with running_world(Plan()) as world:
+        fresh = type(world.gateway.readiness)(
+            enabled=True,
+            engine_url="",
+            gate=world.gateway.gate,
+            directory=world.gateway.directory,
+            clock=world.agents["model-a:1"].clock,
+            grace_s=60,
+        )
+        world.agents["tools:1"].lose()
+        await eventually(lambda: fresh.absent())
+        assert fresh.missing() and not world.gateway.readiness.missing()
+
+
+async def test_metrics_count_outcomes(world: World) -> None:
+    for _ in range(3):
+        await world.chat()
+    await world.get("/nowhere")
+    text = (await world.get("/metrics")).body.decode()
+    assert 'dynbranch_gateway_requests_total{failed="false",kind="chat",outcome="hit"} 2.0' in text
+    assert 'dynbranch_gateway_requests_total{failed="false",kind="chat",outcome="miss"} 1.0' in text
+    assert 'dynbranch_gateway_errors_total{code="unknown_path"} 1.0' in text
+    assert "dynbranch_gateway_agents_available 2.0" in text
+
+
+async def test_one_connection_serves_many_requests(world: World) -> None:
+    host, port = world.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps(GREEDY).encode()
+    for _ in range(3):
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+        await reader.readexactly(int(length.split(b":")[1]))
+    writer.close()
+
+
+async def test_a_bug_is_logged_and_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("dynbranch.gateway.arrivals.parse_body", broken)
+    answer = await world.chat()
+    assert answer.status == 500 and answer.error["code"] == "internal_error"

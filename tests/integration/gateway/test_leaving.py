@@ -1,0 +1,114 @@
+"""A client leaves at every point where its request may wait: nothing stays reserved, nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from dynbranch.engine_agent.fake import Script, text_chunks
+from integration.gateway.world import GREEDY, Plan, World, eventually, running_world
+
+pytestmark = pytest.mark.promise("I4")
+
+
+async def _opened(world: World, body: bytes, *, length: int | None = None) -> asyncio.StreamWriter:
+    host, port = world.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {length or len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    await writer.drain()
+    return writer
+
+
+async def _quiet(world: World) -> None:
+    """Nothing in flight, no lease, no slot."""
+
+    async def nothing_is_held() -> bool:
+        running = any(agent.engine.running for agent in world.agents.values())
+        return not running and not len(world.gateway.in_flight) and await world.leases() == 0
+
+    await eventually(nothing_is_held)
+    assert all(agent.in_flight == 0 for agent in world.gateway.directory.agents)
+
+
+async def test_while_the_body_is_coming(world: World) -> None:
+    writer = await _opened(world, b'{"model"', length=100)
+    await eventually(lambda: len(world.gateway.in_flight) == 1)
+    writer.close()
+    await _quiet(world)
+    assert not world.csl.demands
+
+
+async def test_while_the_store_is_asked(world: World) -> None:
+    world.csl.held = asyncio.Event()
+    writer = await _opened(world, json.dumps(GREEDY).encode())
+    await eventually(lambda: world.csl.demands)
+    writer.close()
+    await asyncio.sleep(0.02)
+    world.csl.held.set()
+    await _quiet(world)
+    assert not world.engine.orders
+    world.csl.held = None
+    assert (await world.chat()).outcome == "miss"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_before_the_first_item(world: World, stream: bool) -> None:
+    world.engine.writer = lambda order: Script(gate=asyncio.Event())
+    writer = await _opened(world, json.dumps({**GREEDY, "stream": stream}).encode())
+    await eventually(lambda: world.engine.running)
+    writer.close()
+    await _quiet(world)
+    assert len(world.engine.aborted) == 1
+
+
+async def test_in_the_middle_of_the_stream(world: World) -> None:
+    world.engine.writer = lambda order: Script(items=text_chunks(["x"] * 1000), between_s=0.005)
+    body = json.dumps({**GREEDY, "stream": True})
+    async with world.http.post(f"{world.url}/v1/chat/completions", data=body) as response:
+        await response.content.readuntil(b"\n\n")
+        response.close()
+    await _quiet(world)
+    assert len(world.engine.aborted) == 1 and await world.entries() == 0
+
+
+@pytest.mark.promise("C1.single_flight")
+async def test_the_first_clients_leave_does_not_cancel_the_others(world: World) -> None:
+    gate = asyncio.Event()
+    world.engine.writer = lambda order: Script(gate=gate)
+    first = await _opened(world, json.dumps(GREEDY).encode())
+    await eventually(lambda: world.engine.running)
+    others = [asyncio.create_task(world.chat()) for _ in range(3)]
+    await eventually(lambda: len(world.csl.demands) == 4)
+    await asyncio.sleep(0.05)
+    first.close()
+    await eventually(lambda: len(world.gateway.in_flight) == 3)
+    gate.set()
+    answers = await asyncio.gather(*others)
+    assert [answer.outcome for answer in answers] == ["joined"] * 3
+    assert len(world.engine.orders) == 1
+    await _quiet(world)
+    assert (await world.chat()).outcome == "hit"
+
+
+async def test_a_client_that_stops_reading_counts_as_gone() -> None:
+    async with running_world(Plan(settings={"stall_s": 0.05})) as world:
+        world.engine.writer = lambda order: Script(items=text_chunks(["x" * 50_000] * 400))
+        writer = await _opened(world, json.dumps({**GREEDY, "stream": True}).encode())
+        await eventually(lambda: world.engine.orders)
+        # Without a reader the transport's own buffers fill, then the gateway waits, then it gives up.
+        await _quiet(world)
+        writer.close()
+
+
+async def test_at_a_random_moment(world: World) -> None:
+    world.engine.writer = lambda order: Script(items=text_chunks(["x"] * 5), first_s=0.01, between_s=0.002)
+    for number in range(30):
+        body = json.dumps({**GREEDY, "seed": number % 3, "stream": bool(number % 2)}).encode()
+        writer = await _opened(world, body)
+        await asyncio.sleep(number * 0.001)
+        writer.close()
+    await _quiet(world)
+    assert not world.csl.inner.violations()
+    assert (await world.chat(seed=0)).text == "xxxxx"
