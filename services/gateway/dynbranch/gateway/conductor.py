@@ -391,7 +391,7 @@ def _malformed(problem: MalformedItem) -> Failed:
 def _describe_answer(span: Span, answer: lives.Answered | lives.Unanswered) -> None:
     match answer:
         case lives.Answered(outcome):
-            span.set_attribute("dynbranch.demand", type(outcome).__name__.lower())
+            span.set_attribute("dynbranch.outcome", type(outcome).__name__.lower())
         case lives.Unanswered(reason):
-            span.set_attribute("dynbranch.demand", "unanswered")
+            span.set_attribute("dynbranch.outcome", "unanswered")
             span.set_attribute("dynbranch.reason", reason)

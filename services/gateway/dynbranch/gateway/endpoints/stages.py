@@ -177,9 +177,9 @@ def _describe(span: Span, arrival: Arrival) -> None:
     span.set_attribute("dynbranch.reused", not arrival.why_not_reused)
     for key, value in (
         ("dynbranch.why_not_reused", arrival.why_not_reused),
-        ("dynbranch.workflow_type_id", stage.identity.workflow_type_id),
-        ("dynbranch.workflow_id", stage.identity.workflow_id),
-        ("dynbranch.agent_id", stage.identity.agent_id),
+        ("dynbranch.workflow.type", stage.identity.workflow_type_id),
+        ("dynbranch.workflow.id", stage.identity.workflow_id),
+        ("dynbranch.agent.id", stage.identity.agent_id),
         ("dynbranch.stage", stage.identity.stage),
     ):
         if value:

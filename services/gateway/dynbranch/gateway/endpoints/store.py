@@ -60,7 +60,7 @@ class StoreEndpoints:
                 telemetry.SPAN_WRITE, context=telemetry.extract(exchange.headers), kind=SpanKind.SERVER
             ) as span,
         ):
-            span.set_attribute("dynbranch.records", len(records))
+            span.set_attribute("dynbranch.write.records", len(records))
             try:
                 done = await csl.write(
                     records,
@@ -74,7 +74,7 @@ class StoreEndpoints:
                     code="write_unknown",
                     retry_after_s=1,
                 ) from None
-            span.set_attribute("dynbranch.invalidated", done.invalidated_entries)
+            span.set_attribute("dynbranch.write.invalidated_entries", done.invalidated_entries)
         self._metrics.writes.inc()
         await _answer(
             exchange,
