@@ -6,6 +6,7 @@ workflow and notes what each response's headers say.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import urllib.error
@@ -27,7 +28,8 @@ class Call:
     """One model or tool call as the harness saw it.
 
     ``key`` is the same in every arm for the same step of the same record. ``result`` holds everything that
-    equality is about, as canonical bytes; ``text`` is what the harness goes on with.
+    equality is about, as canonical bytes; ``text`` is what the harness goes on with; ``request`` is a digest
+    of what was asked.
     """
 
     key: str
@@ -36,6 +38,7 @@ class Call:
     latency_ms: float
     result: bytes
     text: str
+    request: str
     reads: tuple[str, ...] = ()
     level: str = ""
     prompt_tokens: int = 0
@@ -117,6 +120,7 @@ class Harness:
                 latency_ms=latency_ms,
                 result=_canonical(seen),
                 text=seen["choices"][0]["text"],
+                request=_digest(messages, schema, max_tokens),
                 reads=reads,
                 level=raw.headers.get("x-dynbranch-level", ""),
                 prompt_tokens=seen["prompt_tokens"],
@@ -155,6 +159,7 @@ class Harness:
                 latency_ms=latency_ms,
                 result=body,
                 text=body.decode(),
+                request=_digest(name, arguments),
                 reads=reads,
                 level=headers.get("x-dynbranch-level", ""),
             ),
@@ -169,6 +174,10 @@ def models(url: str) -> list[str]:
     """The ids of the models that are served."""
     with OpenAI(base_url=f"{url.rstrip('/')}/v1", api_key="not-needed", max_retries=0) as client:
         return [model.id for model in client.models.list()]
+
+
+def _digest(*asked: object) -> str:
+    return hashlib.sha256(json.dumps(asked, ensure_ascii=False).encode()).hexdigest()
 
 
 def _canonical(seen: Mapping[str, Any]) -> bytes:

@@ -90,7 +90,8 @@ class Reporter:
         return last
 
     async def _report(self, ids: list[str]) -> Invalidated:
-        body = {"records": [f"{SOURCE}/{id}" for id in dict.fromkeys(ids)]}
+        records = [f"{SOURCE}/{id}" for id in dict.fromkeys(ids)]
+        body = {"records": records, "reporter": SERVICE}
         try:
             async with self._session.post(
                 self._url, json=body, timeout=self._timeout, headers=dict(telemetry.inject())
@@ -259,9 +260,7 @@ def _invalidated(text: str) -> Invalidated:
     if not isinstance(answer, dict):
         return Invalidated()
     names = answer.get("invalidated_names", [])
-    return Invalidated(
-        entries=int(answer.get("invalidated_entries", 0)), names=tuple(str(name) for name in names)
-    )
+    return Invalidated(entries=int(answer.get("invalidated", 0)), names=tuple(str(name) for name in names))
 
 
 async def main(started: Started) -> None:

@@ -38,7 +38,7 @@ class Gateway:
             return web.json_response({"error": {"message": "the store is away"}}, status=503)
         self.reports.append(body["records"])
         self.reported.set()
-        return web.json_response({"invalidated_entries": 2, "invalidated_names": ["00" * 32]})
+        return web.json_response({"invalidated": 2, "invalidated_names": ["00" * 32]})
 
 
 @dataclass

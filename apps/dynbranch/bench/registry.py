@@ -1,0 +1,32 @@
+"""The benchmarks by name. Each is imported only when it runs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dynbranch.bench.result import Measured, Tell
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """``module`` has ``measure(tell) -> Measured``."""
+
+    name: str
+    module: str
+    about: str
+
+    def load(self) -> Callable[[Tell], Measured]:
+        measure: Callable[[Tell], Measured] = importlib.import_module(self.module).measure
+        return measure
+
+
+BENCHES = {
+    bench.name: bench
+    for bench in (
+        Bench("demo", "dynbranch.bench.demo_passes", "the main job on real input: equality, hits, freshness"),
+        Bench("names", "dynbranch.bench.name_figures", "reuse names against an engine's rendered prompts"),
+        Bench("start", "dynbranch.bench.start_time", "from nothing to the whole stack's first completion"),
+    )
+}

@@ -1,0 +1,126 @@
+"""What a person sees of the demonstration: a spinner, a progress bar, a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import TracebackType
+from typing import Self
+
+from dynbranch.demo.report import Arm, Report
+from dynbranch.demo.run import Watcher
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+OUTCOMES = ("hit", "joined", "miss", "bypass")
+_LABELS_SHOWN = 6
+
+
+class ProgressWatcher(Watcher):
+    """Draws on a terminal; elsewhere it prints a line a pass."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("starting the services", total=None)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def waiting_for(self, missing: str) -> None:
+        self._progress.update(self._task, description=f"waiting for {escape(missing)[:100]}")
+
+    def ready(self, seconds: float, tasks: int) -> None:
+        self._console.print(f"All services are ready after {seconds:.1f} s.")
+        self._progress.update(self._task, description="running", total=tasks)
+
+    def arm(self, title: str) -> None:
+        self._progress.update(self._task, description=title)
+        if not self._console.is_terminal:
+            self._console.print(f"  {title} …")
+
+    def task_done(self) -> None:
+        self._progress.advance(self._task)
+
+
+def print_report(report: Report, console: Console) -> None:
+    console.print(_arms(report))
+    figures = report.figures()
+    speedup = figures["mean_floor_over_second_pass"]
+    console.print(
+        f"{figures['requests'].value:.0f} distinct requests of {report.records} records, model {report.model}. "
+        f"The second pass was {speedup.value:.0f} times faster than the floor "
+        f"(95 % interval {speedup.ci_low:.0f}–{speedup.ci_high:.0f})."
+    )
+    _print_writes(report, console)
+    console.print(f"Traces: {report.traces}", soft_wrap=True, highlight=False)
+    problems = report.problems()
+    for problem in problems:
+        console.print(f"[bold red]✗[/bold red] {escape(problem)}")
+    if not problems:
+        console.print(
+            "[bold green]✓[/bold green] Every result equalled the floor's: text, reasoning, tool calls, finish, token "
+            "counts. Nothing stale was served, and what the writes did not touch was still there."
+        )
+
+
+def _arms(report: Report) -> Table:
+    table = Table(title="The main job on real input", title_justify="left")
+    table.add_column("pass")
+    for heading in ("requests", *OUTCOMES, "mean ms", "p50 ms", "equal to floor"):
+        table.add_column(heading, justify="right")
+    for arm in report.arms:
+        table.add_row(*_row(report, arm))
+    return table
+
+
+def _row(report: Report, arm: Arm) -> list[str]:
+    counts = arm.outcomes()
+    shown = [str(counts.pop(outcome, 0) or "·") for outcome in OUTCOMES]
+    title = arm.title + _others(counts)
+    held = report.equality_of(arm)
+    equal = "" if held is None else f"{held.equal} of {held.total}"
+    if held is not None and not held.holds:
+        equal = f"[bold red]{equal}[/bold red]"
+    return [title, str(len(arm.calls)), *shown, f"{arm.mean_ms():.1f}", f"{arm.p50_ms():.1f}", equal]
+
+
+def _others(counts: Counter[str]) -> str:
+    return "".join(f"\n  {outcome}: {count}" for outcome, count in counts.items())
+
+
+def _print_writes(report: Report, console: Console) -> None:
+    for write in report.writes:
+        console.print(
+            f"Write to {write.record} ({escape(write.title)}): version {write.version}, "
+            f"{write.entries} results invalidated.",
+            highlight=False,
+        )
+    labels = Counter((gone.label, gone.why.partition(" ")[0]) for gone in report.gone)
+    for (label, why), count in labels.most_common(_LABELS_SHOWN):
+        console.print(
+            f"  {count:3d} × {escape(label or '(no label)')}, because they {why} …", highlight=False
+        )

@@ -1,0 +1,238 @@
+"""The whole stack on one machine, a process each: store, controller, agents, passage store, gateways."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dynbranch.demo.processes import Processes, ProcessSpec, free_ports
+
+STATE_FILE = "stack.json"
+TOOLS_FILE = Path(__file__).with_name("tools.yaml")
+START_TIMEOUT_S = 120.0
+_PROBE_TIMEOUT_S = 2.0
+_KEPT_SETTINGS = ("DYNBRANCH_LOG_LEVEL",)
+_OWN_PREFIXES = ("DYNBRANCH_", "OTEL_")
+
+
+@dataclass(frozen=True, slots=True)
+class StackOptions:
+    """No ``data_dir``: below the state folder. ``threads`` and ``slots`` 0: the engine agent's own choice."""
+
+    state_dir: Path
+    data_dir: Path | None = None
+    gateway_port: int = 0
+    engines: int = 1
+    slots: int = 4
+    threads: int = 0
+    context_tokens: int = 2048
+    traces_endpoint: str = ""
+    floor_gateway: bool = False
+    """A second gateway before the same engines, with DynBranch disabled."""
+    inherit: bool = False
+    """Hand this process's DYNBRANCH_* and OTEL_* variables on; else they are dropped: runs compare."""
+
+
+def default_state_dir(now: datetime | None = None) -> Path:
+    """``./var/<time>``, or a folder for temporary files where the current one can not be written."""
+    name = (now or datetime.now(UTC)).strftime("%Y-%m-%dT%H-%M-%SZ")
+    here = Path.cwd()
+    if os.access(here, os.W_OK):
+        path = here / "var" / name
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            return path
+        except OSError:
+            pass
+    return Path(tempfile.mkdtemp(prefix=f"dynbranch-{name}-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the services of one stack listen."""
+
+    csl: str
+    controller: str
+    passages: str
+    agents: tuple[str, ...]
+    gateway: str
+    floor: str = ""
+
+    @classmethod
+    def choose(cls, options: StackOptions) -> Addresses:
+        csl, controller, passages, floor, gateway, *agents = (
+            f"127.0.0.1:{port}" for port in free_ports(options.engines + 6)
+        )
+        return cls(
+            csl=csl,
+            controller=controller,
+            passages=passages,
+            agents=tuple(agents),
+            gateway=f"127.0.0.1:{options.gateway_port}" if options.gateway_port else gateway,
+            floor=floor if options.floor_gateway else "",
+        )
+
+
+class Stack:
+    """Runs from ``start`` to ``stop``; nothing of it outlives this process."""
+
+    def __init__(self, options: StackOptions) -> None:
+        self.options = options
+        self.addresses = Addresses.choose(options)
+        self._processes = Processes(self.specs(), options.state_dir / "logs")
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.addresses.gateway}"
+
+    @property
+    def floor_url(self) -> str:
+        """The gateway that does nothing but pass requests on."""
+        return f"http://{self.addresses.floor}"
+
+    @property
+    def passages_url(self) -> str:
+        return f"http://{self.addresses.passages}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start every process; ``wait_ready`` says when they can be used."""
+        state = self.options.state_dir
+        state.mkdir(parents=True, exist_ok=True)
+        tools = TOOLS_FILE.read_text(encoding="utf-8").replace("PASSAGES_URL", self.passages_url)
+        (state / "tools.yaml").write_text(tools, encoding="utf-8")
+        self._processes.start()
+        self._write_state()
+
+    def stop(self) -> None:
+        self._processes.stop()
+        (self.options.state_dir / STATE_FILE).unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Raises ProcessDied."""
+        self._processes.check()
+
+    def wait_ready(
+        self, *, timeout_s: float = START_TIMEOUT_S, tell: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Wait until every gateway is ready. Raises ProcessDied or StartTimedOut."""
+        deadline = time.monotonic() + timeout_s
+        self._processes.wait_for_lines(timeout_s=timeout_s, tell=tell)
+        for url in (self.url, *([self.floor_url] if self.addresses.floor else [])):
+            self._processes.wait_until(
+                lambda url=url: not_ready_reason(url),  # type: ignore[misc]
+                timeout_s=max(1.0, deadline - time.monotonic()),
+                tell=tell,
+            )
+
+    def specs(self) -> list[ProcessSpec]:
+        """In the order in which they start; they stop in the reverse one."""
+        options, at = self.options, self.addresses
+        data = options.data_dir or options.state_dir / "data"
+        csl = {"CSL_LISTEN": at.csl, "CSL_DATA_DIR": str(data / "csl")}
+        specs = [
+            self._spec("csl", "dynbranch.csl", csl),
+            self._spec("controller", "dynbranch.controller", {"CONTROLLER_LISTEN": at.controller}),
+        ]
+        *engines, tool = at.agents
+        for number, address in enumerate(engines, 1):
+            specs.append(self._spec(f"engine-{number}", "dynbranch.engine_agent", self._engine(address)))
+        agent = {
+            "LISTEN": tool,
+            "CSL": at.csl,
+            "KIND": "tool",
+            "TOOLS_FILE": str(options.state_dir / "tools.yaml"),
+        }
+        specs.append(self._spec("tools", "dynbranch.engine_agent", _prefixed("ENGINE_AGENT", agent)))
+        store = {"LISTEN": at.passages, "DATA_DIR": str(data / "passages"), "GATEWAY": self.url}
+        specs.append(self._spec("passages", "dynbranch.demo.passages", _prefixed("PASSAGES", store)))
+        gateway = {"CSL": at.csl, "CONTROLLER": at.controller, "AGENTS": ",".join(at.agents)}
+        if at.floor:
+            floor = {**_prefixed("GATEWAY", {**gateway, "LISTEN": at.floor}), "ENABLED": "false"}
+            specs.append(self._spec("gateway-floor", "dynbranch.gateway", floor))
+        specs.append(
+            self._spec(
+                "gateway", "dynbranch.gateway", _prefixed("GATEWAY", {**gateway, "LISTEN": at.gateway})
+            )
+        )
+        return specs
+
+    def _engine(self, address: str) -> dict[str, str]:
+        options = self.options
+        settings = {"LISTEN": address, "CSL": self.addresses.csl, "KIND": "embedded"}
+        settings |= {"CONTEXT_TOKENS": str(options.context_tokens)}
+        if options.slots:
+            settings["SLOTS"] = str(options.slots)
+        if options.threads:
+            settings["THREADS"] = str(options.threads)
+        return _prefixed("ENGINE_AGENT", settings)
+
+    def _spec(self, name: str, module: str, settings: Mapping[str, str]) -> ProcessSpec:
+        environ = {
+            key: value
+            for key, value in os.environ.items()
+            if self.options.inherit or key in _KEPT_SETTINGS or not key.startswith(_OWN_PREFIXES)
+        }
+        environ |= {f"DYNBRANCH_{key}": value for key, value in settings.items()}
+        if self.options.traces_endpoint:
+            environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = self.options.traces_endpoint
+            environ["OTEL_EXPORTER_OTLP_INSECURE"] = "true"
+            environ["OTEL_BSP_SCHEDULE_DELAY"] = "500"
+        return ProcessSpec(name, (sys.executable, "-m", module), environ)
+
+    def _write_state(self) -> None:
+        """Where everything listens, for the other commands."""
+        at = self.addresses
+        state = {
+            "pid": os.getpid(),
+            "gateway": self.url,
+            "csl": at.csl,
+            "controller": at.controller,
+            "agents": list(at.agents),
+            "passages": self.passages_url,
+            "processes": self._processes.pids,
+        }
+        (self.options.state_dir / STATE_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+
+
+def not_ready_reason(url: str) -> str:
+    """What a gateway is still missing; empty when it is ready."""
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=_PROBE_TIMEOUT_S):
+            return ""
+    except urllib.error.HTTPError as error:
+        return _missing_in(error.read()) or f"the gateway answers {error.code}"
+    except OSError:
+        return "the gateway does not listen yet"
+
+
+def _missing_in(body: bytes) -> str:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return ""
+    missing = answer.get("missing", "") if isinstance(answer, dict) else ""
+    return ", ".join(map(str, missing)) if isinstance(missing, list) else str(missing)
+
+
+def _prefixed(service: str, settings: Mapping[str, str]) -> dict[str, str]:
+    return {f"{service}_{key}": value for key, value in settings.items()}
