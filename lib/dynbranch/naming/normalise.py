@@ -45,22 +45,42 @@ class ClassifiedField:
 
 @dataclass(frozen=True, slots=True)
 class NormalisedRequest:
-    """``canonical`` is named; ``engine_body`` is sent. ``model`` is as asked for, for a tool call the tool's
-    name."""
+    """``canonical`` is what gets named. ``model`` is as asked for, for a tool call the tool's name."""
 
+    document: Document
+    table: ObjectTable | None
     canonical: bytes
-    engine_body: bytes
     model: str
     streaming: bool
     include_usage: bool
     input_digests: tuple[Digest, ...]
     reuse: ReuseVerdict
-    fields: tuple[ClassifiedField, ...]
+
+    @property
+    def engine_body(self) -> bytes:
+        """What is sent: the body as it came, but streaming with usage at the end where the engine can stream.
+        Made anew at each call, since a hit never needs it."""
+        body = self.document.value
+        if self.table is None or not isinstance(body, dict):
+            return self.document.source
+        return _engine_body(self.document, body)
+
+    @property
+    def fields(self) -> tuple[ClassifiedField, ...]:
+        """Each field's class, for explain."""
+        body = self.document.value
+        if self.table is None or not isinstance(body, dict):
+            return (ClassifiedField("", FieldClass.DETERMINES, known=True),)
+        return tuple(_classified(body, self.table, ""))
 
 
 def model_of(document: Document) -> str:
-    """The model asked for, before anything else is known. Raises InvalidRequest."""
-    return check_request(document.value, CHAT).model
+    """The model asked for, which chooses the pool before anything is named. Raises InvalidRequest."""
+    match document.value:
+        case {"model": str() as model} if model:
+            return model
+        case _:
+            return check_request(document.value, CHAT).model
 
 
 def normalise_chat(
@@ -85,14 +105,14 @@ def normalise_chat(
         named["messages"] = with_plain_texts(list(request.messages))
     form = _in_one_order(named, CHAT)
     return NormalisedRequest(
+        document=document,
+        table=CHAT,
         canonical=_CHAT_FORM + emit(form).encode(),
-        engine_body=_engine_body(document, request.body),
         model=request.model,
         streaming=request.body.get("stream") is True,
         include_usage=_asks_for_usage(request.body),
         input_digests=_input_digests(request.messages),
         reuse=judge(request.body, fingerprint),
-        fields=tuple(_classified(request.body, CHAT, "")),
     )
 
 
@@ -100,14 +120,14 @@ def normalise_tool(name: str, document: Document) -> NormalisedRequest:
     """Normalise a tool call. Its input is free-form JSON, and goes to the backend as it came."""
     form: Json = [name, document.value]
     return NormalisedRequest(
+        document=document,
+        table=None,
         canonical=_TOOL_FORM + emit(form).encode(),
-        engine_body=document.source,
         model=name,
         streaming=False,
         include_usage=False,
         input_digests=(),
         reuse=TOOL_VERDICT,
-        fields=(ClassifiedField("", FieldClass.DETERMINES, known=True),),
     )
 
 
