@@ -1,17 +1,20 @@
 """RocksDB behind the ``KeyValue`` boundary, by rocksdict in raw mode.
 
-What the binding demands, each shown by a test:
+What the binding demands:
 
-- Iterators may stop early at a damaged block: ``status()`` is asked after every scan, and ``items()``,
-``keys()`` and
-  ``values()``, which can not be asked, are not used.
-- The names of the two iteration bounds are swapped: ``set_iterate_lower_bound`` sets the UPPER bound. -
-Errors have no types: they are told apart by their message. - The directory stays locked until the last
-iterator and snapshot are gone: they are tracked and dropped on close. - The default recovery drops the
-later half of a damaged log, which would bring invalidated entries back; ours
+- Iterators may stop early at a damaged block. ``status()`` is asked after every scan; ``items()``, ``keys()``
+  and ``values()``, which can not be asked, are not used.
+- The names of the two iteration bounds are swapped: ``set_iterate_lower_bound`` sets the UPPER bound.
+- An iterator points into its read options without owning them. Options that are freed first leave it with a
+  wild upper bound, and it ends too early or too late: they are kept as long as the iterator.
+- The iterators of a snapshot read the present, not the snapshot. An iterator itself stays at the moment when
+  it was made, so a frozen view takes its one iterator at once.
+- Errors have no types: they are told apart by their message.
+- The directory stays locked until the last iterator and snapshot are gone: they are dropped on close.
+- The default recovery drops the later half of a damaged log, which would bring invalidated entries back; ours
   accepts a torn tail only and refuses anything else.
 - A damaged manifest can open as an empty database: a fsynced file beside it holds a floor for the sequence
-number.
+  number.
 """
 
 from __future__ import annotations
@@ -63,36 +66,45 @@ class Sizes:
 
 
 class _Rows:
-    """One iterator, so that close can drop it however long someone holds the generator."""
+    """One iterator and what it points into, for close to drop however long someone holds the scan."""
 
-    __slots__ = ("__weakref__", "iterator")
+    __slots__ = ("__weakref__", "iterator", "options")
 
-    def __init__(self, iterator: RdictIter) -> None:
+    def __init__(self, iterator: RdictIter, options: ReadOptions | None) -> None:
         self.iterator: RdictIter | None = iterator
+        self.options = options
 
 
 class _Frozen:
-    """A snapshot of the database."""
+    """The database at one moment: a snapshot for single keys and one iterator, so one scan at a time."""
 
-    def __init__(self, store: RocksKeyValue, snapshot: Snapshot) -> None:
-        self._store = store
+    def __init__(self, snapshot: Snapshot, iterator: RdictIter) -> None:
         self._snapshot: Snapshot | None = snapshot
+        self._rows = _Rows(iterator, None)
+        self._scanning = False
 
     def get(self, key: bytes) -> bytes | None:
-        # The binding has no read of one key at a snapshot that does not raise for an absent one.
-        for found, value in self.scan(key):
-            return value if found == key else None
-        return None
-
-    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         if self._snapshot is None:
             raise StoreClosed
-        with _typed_errors():
-            iterator = self._snapshot.iter(_bounded(prefix))
-        return self._store.walk(iterator, prefix + start)
+        try:
+            value: bytes = self._snapshot[key]
+        except Exception as error:
+            if str(error) == "key not found":
+                return None
+            raise _typed(str(error)) from error
+        return value
+
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        assert not self._scanning, "a frozen view has one scan at a time"
+        self._scanning = True
+        try:
+            yield from _walk(self._rows, prefix, prefix + start)
+        finally:
+            self._scanning = False
 
     def drop(self) -> None:
         self._snapshot = None
+        self._rows.iterator = None
 
 
 class RocksKeyValue:
@@ -124,25 +136,12 @@ class RocksKeyValue:
         return value
 
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        options = _bounded(prefix)
         with _typed_errors():
-            iterator = self._database().iter(_bounded(prefix))
-        return self.walk(iterator, prefix + start)
-
-    def walk(self, iterator: RdictIter, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-        rows = _Rows(iterator)
+            iterator = self._database().iter(options)
+        rows = _Rows(iterator, options)
         self._open_rows.add(rows)
-        iterator.seek(first)
-        try:
-            while rows.iterator is not None and iterator.valid():
-                yield iterator.key(), iterator.value()
-                if rows.iterator is None:
-                    raise StoreClosed
-                iterator.next()
-            with _typed_errors():
-                iterator.status()
-        finally:
-            rows.iterator = None
-            del iterator
+        return _walk(rows, prefix, prefix + start)
 
     def apply(self, batch: Batch) -> None:
         check_guards(self, batch)
@@ -160,7 +159,8 @@ class RocksKeyValue:
     @contextmanager
     def frozen(self) -> Iterator[View]:
         with _typed_errors():
-            view = _Frozen(self, self._database().snapshot())
+            database = self._database()
+            view = _Frozen(database.snapshot(), database.iter())
         self._frozen.add(view)
         try:
             yield view
@@ -197,6 +197,26 @@ class RocksKeyValue:
         if self._db is None:
             raise StoreClosed
         return self._db
+
+
+def _walk(rows: _Rows, prefix: bytes, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+    _present(rows).seek(first)
+    while (iterator := _present(rows)).valid():
+        key: bytes = iterator.key()
+        if not key.startswith(prefix):
+            return
+        value: bytes = iterator.value()
+        del iterator
+        yield key, value
+        _present(rows).next()
+    with _typed_errors():
+        _present(rows).status()
+
+
+def _present(rows: _Rows) -> RdictIter:
+    if rows.iterator is None:
+        raise StoreClosed
+    return rows.iterator
 
 
 @contextmanager
