@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 
@@ -115,3 +116,27 @@ async def test_hop_by_hop_headers_stay_here(world: World, raw_engine: RawEngine)
         await bypassing.chat(headers=headers)
         seen = {name.lower() for name in raw_engine.seen[0][2]}
         assert not seen & {"x-mine", "te", "keep-alive"}
+
+
+async def test_an_endless_raw_body_is_cut_at_the_limit(raw_engine: RawEngine) -> None:
+    plan = Plan(bypass_url=raw_engine.url, settings={"max_body_bytes": 1000})
+    async with running_world(plan) as world:
+
+        async def endless() -> object:
+            while True:
+                yield b"x" * 500
+                await asyncio.sleep(0)
+
+        async with world.http.post(f"{world.url}/v1/files", data=endless()) as response:
+            assert response.status == 413
+        await eventually(lambda: not len(world.gateway.in_flight))
+
+
+async def test_a_client_that_leaves_a_raw_request(raw_engine: RawEngine) -> None:
+    async with running_world(Plan(bypass_url=raw_engine.url)) as world:
+        host, port = world.url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n123")
+        await eventually(lambda: len(world.gateway.in_flight) == 1)
+        writer.close()
+        await eventually(lambda: not len(world.gateway.in_flight))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from dynbranch.engine_agent.fake import Script, text_chunks
+from dynbranch.gateway.assembly import Peers
+from dynbranch.gateway.config import GatewaySettings
 from dynbranch.gateway.tenants import Tenants
-from integration.gateway.world import MODEL, Plan, World, eventually, running_world
+from integration.gateway.world import MODEL, Plan, World, eventually, running_world, serving_gateway
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 
@@ -204,6 +207,24 @@ async def test_eight_identical_demands_execute_once(world: World) -> None:
     assert sorted(str(answer.outcome) for answer in answers) == ["joined"] * 7 + ["miss"]
     assert len(world.engine.orders) == 1
     assert await world.leases() == 0 and await world.entries() == 1
+
+
+@pytest.mark.promise("C1.single_flight")
+async def test_two_gateways_share_an_execution_at_an_agent_that_one_of_them_does_not_know() -> None:
+    async with running_world(Plan(models=2, settings={"agents": ("model-a:1",)})) as world:
+        settings = GatewaySettings(agents=("model-b:1",), stop_grace_s=1)
+        peers = Peers(world.csl, None, lambda address: world.agents[address])
+        async with serving_gateway(settings, peers, Tenants()) as (other, url):
+            await eventually(lambda: not other.readiness.missing())
+            gate = asyncio.Event()
+            world.engine.writer = lambda order: Script(gate=gate)
+            first = asyncio.create_task(world.chat())
+            await eventually(lambda: world.engine.running)
+            second = asyncio.create_task(replace(world, url=url).chat(stream=True))
+            await eventually(lambda: len(world.csl.demands) == 2)
+            gate.set()
+            assert ((await first).outcome, (await second).outcome) == ("miss", "joined")
+            assert not world.agents["model-b:1"].engine.orders
 
 
 async def test_a_client_that_does_not_read_slows_nobody(world: World) -> None:

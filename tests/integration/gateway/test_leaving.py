@@ -73,7 +73,7 @@ async def test_in_the_middle_of_the_stream(world: World) -> None:
     assert len(world.engine.aborted) == 1 and await world.entries() == 0
 
 
-@pytest.mark.promise("C1.single_flight")
+@pytest.mark.promise("C1.cancel_detaches_only_its_client")
 async def test_the_first_clients_leave_does_not_cancel_the_others(world: World) -> None:
     gate = asyncio.Event()
     world.engine.writer = lambda order: Script(gate=gate)

@@ -209,27 +209,28 @@ async def running_world(plan: Plan) -> AsyncIterator[World]:
         settings = GatewaySettings(
             **{"agents": tuple(agents), "occupancy_interval_ms": 20, "stop_grace_s": 1, **plan.settings}
         )
-        gateway = Gateway(
-            settings,
-            Peers(csl if plan.with_csl else None, controller, lambda address: agents[address]),
-            plan.tenants,
-            clock=clock,
-            new_id=new_id,
-            registry=CollectorRegistry(),
-        )
-        await stack.enter_async_context(gateway)
-        server = HttpServer(gateway.app, listen="127.0.0.1:0", grace_s=1)
-        tasks = await stack.enter_async_context(Tasks())
-        serving = tasks.spawn(server.serve_until_told(), name="http")
+        peers = Peers(csl if plan.with_csl else None, controller, lambda address: agents[address])
+        gateway, url = await stack.enter_async_context(serving_gateway(settings, peers, plan.tenants))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         if plan.settings.get("enabled", True):
             await eventually(lambda: not gateway.readiness.missing())
         else:
             await eventually(lambda: not gateway.directory.undescribed)
+        yield World(url, http, gateway, csl, controller, agents)
+
+
+@asynccontextmanager
+async def serving_gateway(
+    settings: GatewaySettings, peers: Peers, tenants: Tenants
+) -> AsyncIterator[tuple[Gateway, str]]:
+    clock = SystemClock()
+    gateway = Gateway(settings, peers, tenants, clock=clock, new_id=new_id, registry=CollectorRegistry())
+    async with gateway, Tasks() as tasks:
+        server = HttpServer(gateway.app, listen="127.0.0.1:0", grace_s=1)
+        serving = tasks.spawn(server.serve_until_told(), name="http")
         try:
-            yield World(f"http://{server.address}", http, gateway, csl, controller, agents)
+            yield gateway, f"http://{server.address}"
         finally:
-            await http.close()
             server.should_exit = True
             await asyncio.wait((serving,))
 

@@ -149,6 +149,14 @@ def test_a_call_that_may_have_happened_is_not_made_twice() -> None:
     assert isinstance(only(subject.handle(life.Lost("gone", ran=True))), life.Refuse)
 
 
+@pytest.mark.parametrize("end", [ENGINE_DIED, Aborted("operator")])
+def test_a_call_that_failed_in_an_unknown_way_is_not_made_twice(end: Failed | Aborted) -> None:
+    subject = new_life("a:1", "b:1", demands=False, repeatable=False, aside=True)
+    subject.handle(life.Begin())
+    subject.handle(life.Heard())
+    assert isinstance(only(subject.handle(life.Ended(end))), life.Refuse)
+
+
 def test_a_call_that_surely_did_not_happen_is_made_elsewhere() -> None:
     subject = new_life("a:1", "b:1", demands=False, repeatable=False)
     subject.handle(life.Begin())

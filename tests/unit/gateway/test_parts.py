@@ -96,6 +96,18 @@ async def test_what_does_not_fit_is_dropped_counted_and_its_numbers_skipped() ->
     assert (await controller.summary(timeout_s=1)).lost == 2
 
 
+async def test_an_undelivered_batch_is_delivered_later_under_its_own_number() -> None:
+    controller = FakeController()
+    controller.reachable = False
+    reporter = Reporter(controller, name="g", clock=ManualClock())
+    reporter.report(outcome(1))
+    await reporter.flush()
+    reporter.report(outcome(2))
+    controller.reachable = True
+    await reporter.flush()
+    assert [(batch.first_number, len(batch.events)) for batch in controller.batches] == [(0, 1), (1, 1)]
+
+
 async def test_a_controller_that_is_gone_is_left_alone_at_the_end() -> None:
     controller = FakeController()
     controller.reachable = False

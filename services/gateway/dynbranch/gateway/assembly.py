@@ -197,8 +197,8 @@ class Gateway:
         return Routes(
             [
                 Route("POST", "/v1/chat/completions", stages.chat),
-                # Disabled, a harness sees the engine's own models.
-                *(models if self._settings.enabled else ()),
+                # Disabled, or with an engine alone, a harness sees the engine's own models.
+                *(models if self._settings.enabled and self._settings.agents else ()),
                 Route(ANY, "/v1/…", stages.raw),
                 Route("GET", "/dynbranch/v1/tools", catalogue.tools, Guard.TENANT),
                 Route("POST", "/dynbranch/v1/tools/…", stages.tool),

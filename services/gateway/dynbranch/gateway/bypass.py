@@ -71,12 +71,13 @@ class Bypass:
                 async for part in response.content.iter_any():
                     await exchange.write(part)
         except (aiohttp.ClientError, TimeoutError, OSError) as failure:
-            if not exchange.started:
-                message = f"The engine does not answer: {type(failure).__name__}."
-                raise ApiError(502, message, code="engine_unreachable", retry_after_s=1) from None
-            # The response stays unfinished, so that the client sees a cut connection, as from the engine.
-            exchange.drop()
-            return
+            if exchange.body_failure is not None:
+                raise exchange.body_failure from None
+            # Once started, the response stays unfinished: the client sees a cut connection, as from the
+            # engine.
+            code = "engine_cut" if exchange.started else "engine_unreachable"
+            message = f"The engine does not answer: {type(failure).__name__}."
+            raise ApiError(502, message, code=code, retry_after_s=1) from None
         await exchange.finish()
 
     def _request_headers(self, exchange: Exchange, body: Body) -> CIMultiDict[str]:

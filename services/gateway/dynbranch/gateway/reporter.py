@@ -36,6 +36,7 @@ class Reporter:
         self._some = asyncio.Event()
         self._next_number = 0
         self._skipped = 0
+        self._unsent: EventBatch | None = None
         self.dropped = 0
         self.reached = False
 
@@ -53,15 +54,17 @@ class Reporter:
         while True:
             await self._some.wait()
             await self._clock.sleep(_GATHER_S)
-            await self._deliver(self._next_batch())
+            await self._deliver()
 
     async def flush(self) -> None:
         """One last attempt, at shutdown."""
-        while self._queue:
-            if not await self._sent(self._next_batch()):
-                return
+        while (self._queue or self._unsent) and await self._sent():
+            pass
 
     def _next_batch(self) -> EventBatch:
+        """The batch that was not delivered yet, or a new one."""
+        if self._unsent is not None:
+            return self._unsent
         events = tuple(self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue))))
         batch = EventBatch(self._name, self._next_number, events)
         self._next_number += len(events)
@@ -70,18 +73,19 @@ class Reporter:
             # What was dropped came after everything that was queued.
             self._next_number += self._skipped
             self._skipped = 0
+        self._unsent = batch
         return batch
 
-    async def _deliver(self, batch: EventBatch) -> None:
+    async def _deliver(self) -> None:
         back_off_s = _FIRST_BACK_OFF_S
-        while not await self._sent(batch):
+        while not await self._sent():
             await self._clock.sleep(back_off_s)
             back_off_s = min(_LAST_BACK_OFF_S, 2 * back_off_s)
 
-    async def _sent(self, batch: EventBatch) -> bool:
+    async def _sent(self) -> bool:
         try:
-            await self._controller.report_events(batch, timeout_s=_TIMEOUT_S)
-            self.reached = True
+            await self._controller.report_events(self._next_batch(), timeout_s=_TIMEOUT_S)
+            self.reached, self._unsent = True, None
         except (Unreachable, DomainError):
             self.reached = False
         return self.reached

@@ -304,13 +304,16 @@ class RequestLife:
             case Completed() as completed:
                 self.state = State.SERVED
                 return (Finish(completed),)
-            case Failed(may_retry=True) as failed:
+            case Failed(may_retry=True) as failed if self.plan.repeatable:
                 return self._elsewhere("the engine failed", failed)
             case Failed() as failed:
                 self.state = State.REFUSED
                 return (Refuse("the engine failed", failed),)
-            case Aborted(reason):
+            case Aborted(reason) if self.plan.repeatable:
                 return self._elsewhere(f"the generation was aborted: {reason}")
+            case Aborted(reason):
+                self.state = State.REFUSED
+                return (Refuse(f"the call was aborted, and may have been made: {reason}"),)
 
     def _ended_showing(self, event: Event) -> tuple[Effect, ...]:
         assert isinstance(event, Ended)

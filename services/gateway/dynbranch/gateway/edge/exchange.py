@@ -57,6 +57,7 @@ class Exchange:
         self._send = send
         self._max_body_bytes = max_body_bytes
         self.body_read = False
+        self.body_failure: ApiError | None = None
         self._held = False
         self._worker: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -94,7 +95,8 @@ class Exchange:
             more = message.get("more_body", False)
             total += len(part)
             if total > self._max_body_bytes:
-                raise self._too_large()
+                self.body_failure = self._too_large()
+                raise self.body_failure
             if part:
                 yield part
         self.body_read = True
