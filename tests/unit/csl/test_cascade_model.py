@@ -14,8 +14,8 @@ import pytest
 from dynbranch.csl.core import eviction, rows
 from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.core.store import Transaction
-from dynbranch.csl.fake import SteppedLibrary, digest, name_of
-from dynbranch.domain.ids import GenerationId, LeaseId, Name, RecordId, Version
+from dynbranch.csl.fake import SteppedLibrary, name_of
+from dynbranch.domain.ids import GenerationId, LeaseId, Name, RecordId
 from dynbranch.domain.reuse import (
     Committed,
     GenerationRef,
@@ -111,36 +111,41 @@ class Histories(RuleBasedStateMachine):
     def start(self) -> None:
         self.library = SteppedLibrary(limits=self.limits, hold_slices=self.hold_slices)
         self.model = Model()
-        self.offset = 0
         self.lease_numbers = 0
 
     def lives(self) -> list[Incarnation]:
         return sorted(one for one, life in self.model.lives.items() if not life.ghost)
 
-    @rule(
-        target=leases,
-        what=st.sampled_from(WHATS),
-        data=st.data(),
-    )
+    @rule(target=leases, what=st.sampled_from(WHATS), data=st.data())
     def take_token(self, what: str, data: st.DataObject) -> tuple[Lease, int]:
         """What a demand gives: the place in history and the producers that are live now."""
-        producers = (
-            data.draw(st.lists(st.sampled_from(self.lives()), unique=True, max_size=3))
-            if self.lives()
-            else []
-        )
+        return self.lease(what, data), self.model.sequence
+
+    def lease(self, what: str, data: st.DataObject) -> Lease:
+        lives = self.lives()
+        some = st.lists(st.sampled_from(lives), unique=True, max_size=2) if lives else st.just([])
         self.lease_numbers += 1
-        lease = Lease(
+        return Lease(
             lease_id=LeaseId(b"by hand%9d" % self.lease_numbers),
             name=name_of(what),
             generation=GenerationRef(GenerationId(b"g" * 16), "agent:1"),
             read_token=rows.read_meta(self.library.store).version,
             scope=ReadScope(sources=SOURCES),
-            producers=tuple(producers),
+            producers=tuple(data.draw(some)),
         )
-        return lease, self.model.sequence
+
+    @rule(what=st.sampled_from(WHATS), reads=st.sets(st.sampled_from(RECORDS), max_size=2), data=st.data())
+    def execute(self, what: str, reads: set[RecordId], data: st.DataObject) -> None:
+        self.commit((self.lease(what, data), self.model.sequence), reads)
+
+    @rule(what=st.sampled_from(WHATS), data=st.data())
+    def execute_what_only_needs_others(self, what: str, data: st.DataObject) -> None:
+        self.commit((self.lease(what, data), self.model.sequence), set())
 
     @rule(taken=consumes(leases), reads=st.sets(st.sampled_from(RECORDS), max_size=3))
+    def commit_late(self, taken: tuple[Lease, int], reads: set[RecordId]) -> None:
+        self.commit(taken, reads)
+
     def commit(self, taken: tuple[Lease, int], reads: set[RecordId]) -> None:
         lease, sequence = taken
         outcome = self.library.commit(lease, reads=sorted(reads))
@@ -174,11 +179,9 @@ class Histories(RuleBasedStateMachine):
         assert set(result.invalidated_names) == {one.name for one in fallen}
         assert result.invalidated_entries == len(fallen)
 
-    @precondition(lambda self: not self.library.library.slices)
+    @precondition(lambda self: self.lives() and not self.library.library.slices)
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
-        if not self.lives():
-            return
         one = data.draw(st.sampled_from(self.lives()))
         transaction = Transaction(self.library.store)
         meta = rows.unpack_meta(transaction.get_guarded(rows.META) or b"")
@@ -190,6 +193,7 @@ class Histories(RuleBasedStateMachine):
         self.library.store.apply(transaction.batch())
         self.model.lives[one].ghost = True
 
+    @precondition(lambda self: self.model.sequence % 3 == 2)
     @rule()
     def restart(self) -> None:
         self.library.restart()
@@ -219,7 +223,7 @@ class SlicedHistories(Histories):
 
 
 common = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=80, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 TestHistories = pytest.mark.promise("C1.cascade")(Histories.TestCase)
@@ -237,4 +241,3 @@ def test_the_model_itself_knows_a_diamond() -> None:
     model.lives[right] = Life([Support(frozenset({"s/2"}), frozenset())])
     model.lives[both] = Life([Support(frozenset(), frozenset({left, right}))])
     assert model.write([RecordId("s/1")]) == {left, both}
-    assert digest("x") != digest("y") and Version(1, 0) < Version(1, 1)

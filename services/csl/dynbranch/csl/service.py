@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from dynbranch.csl.core.library import Library
 from dynbranch.csl.core.limits import Limits
+from dynbranch.csl.core.store import Inconsistent
 from dynbranch.csl.key_value import StoreCorrupt
 from dynbranch.csl.opening import Opened, open_directory
 from dynbranch.csl.rocks import DataDirectory, Sizes
@@ -67,7 +68,7 @@ async def _recover(shell: Shell, opened: Opened) -> Opened:
 
 async def _settle(shell: Shell, opened: Opened) -> None:
     failure = shell.failure
-    if isinstance(failure, StoreCorrupt):
+    if isinstance(failure, StoreCorrupt | Inconsistent):
         opened.directory.mark_damaged(str(failure))
     if failure is not None:
         return

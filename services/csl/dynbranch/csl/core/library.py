@@ -272,8 +272,9 @@ class Library:
     def _judge(self, event: Commit, row: LeaseRow | None, view: View, meta: Meta) -> DerivationRow | Refused:
         """The derivation that the commit would store, or why it may not."""
         lease = event.lease if row is None else row.lease
-        if len(event.payload) > self.limits.max_payload_bytes:
-            return Refused(Refusal.TOO_LARGE, f"{len(event.payload)} > {self.limits.max_payload_bytes} bytes")
+        most = min(self.limits.max_payload_bytes, self.limits.max_stored_bytes)
+        if len(event.payload) > most:
+            return Refused(Refusal.TOO_LARGE, f"{len(event.payload)} > {most} bytes")
         refused = judging.judge_token(meta, lease)
         if refused is not None:
             return refused
