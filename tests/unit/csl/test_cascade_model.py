@@ -121,9 +121,13 @@ class Histories(RuleBasedStateMachine):
         """What a demand gives: the place in history and the producers that are live now."""
         return self.lease(what, data), self.model.sequence
 
-    def lease(self, what: str, data: st.DataObject) -> Lease:
+    def lease(self, what: str, data: st.DataObject, *, at_least: int = 0) -> Lease:
         lives = self.lives()
-        some = st.lists(st.sampled_from(lives), unique=True, max_size=2) if lives else st.just([])
+        some = (
+            st.lists(st.sampled_from(lives), unique=True, min_size=at_least, max_size=2)
+            if lives
+            else st.just([])
+        )
         self.lease_numbers += 1
         return Lease(
             lease_id=LeaseId(b"by hand%9d" % self.lease_numbers),
@@ -138,9 +142,10 @@ class Histories(RuleBasedStateMachine):
     def execute(self, what: str, reads: set[RecordId], data: st.DataObject) -> None:
         self.commit((self.lease(what, data), self.model.sequence), reads)
 
+    @precondition(lambda self: self.lives())
     @rule(what=st.sampled_from(WHATS), data=st.data())
     def execute_what_only_needs_others(self, what: str, data: st.DataObject) -> None:
-        self.commit((self.lease(what, data), self.model.sequence), set())
+        self.commit((self.lease(what, data, at_least=1), self.model.sequence), set())
 
     @rule(taken=consumes(leases), reads=st.sets(st.sampled_from(RECORDS), max_size=3))
     def commit_late(self, taken: tuple[Lease, int], reads: set[RecordId]) -> None:

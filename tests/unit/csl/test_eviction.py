@@ -54,6 +54,18 @@ def test_a_write_still_reaches_the_children_of_an_evicted_entry() -> None:
     assert library.write("docs/1").invalidated_names == (name_of("answer"),)
 
 
+@pytest.mark.promise("I3")
+@pytest.mark.promise("C1.splice")
+def test_a_grandchild_inherits_the_producers_of_an_evicted_entry() -> None:
+    library = SteppedLibrary(limits=Limits(max_entries=3))
+    library.commit(library.lease("get", workflow="w", scope=DOCS), "passage", reads=["docs/1"])
+    library.commit(library.lease("middle", workflow="w", inputs=["passage"]), "text", execution_ms=0)
+    library.commit(library.lease("last", workflow="w", inputs=["text"]), "end")
+    library.commit(library.lease("other"))
+    assert stored(library, "get", "middle", "last", "other") == ["get", "last", "other"]
+    assert library.write("docs/1").invalidated_names == (name_of("get"), name_of("last"))
+
+
 @pytest.mark.promise("C1.splice")
 def test_a_child_keeps_one_derivation_for_each_of_its_lost_producer() -> None:
     library = SteppedLibrary(limits=Limits(max_entries=2))
