@@ -71,7 +71,8 @@ def print_report(report: Report, console: Console) -> None:
     figures = report.figures()
     speedup = figures["mean_floor_over_second_pass"]
     console.print(
-        f"{figures['requests'].value:.0f} distinct requests of {report.records} records, model {report.model}. "
+        f"{figures['requests'].value:.0f} distinct requests of {report.records} records; "
+        f"model {report.model}. "
         f"The second pass was {speedup.value:.0f} times faster than the floor "
         f"(95 % interval {speedup.ci_low:.0f}–{speedup.ci_high:.0f})."
     )
@@ -82,8 +83,8 @@ def print_report(report: Report, console: Console) -> None:
         console.print(f"[bold red]✗[/bold red] {escape(problem)}")
     if not problems:
         console.print(
-            "[bold green]✓[/bold green] Every result equalled the floor's: text, reasoning, tool calls, finish, token "
-            "counts. Nothing stale was served, and what the writes did not touch was still there."
+            "[bold green]✓[/bold green] Every result equalled the floor's: text, reasoning, tool calls, "
+            "finish and token counts. Nothing stale was served, and what the writes did not touch still hit."
         )
 
 

@@ -1,0 +1,76 @@
+"""``bench``: run a benchmark, show its figures, write its result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+from dynbranch.bench.registry import BENCHES
+from dynbranch.bench.result import Measured, Surroundings, result_json, write_result
+from dynbranch.cli.endings import failures_explained, stops_on_signals
+from dynbranch.cli.failures import CliFailure
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+
+def list_benches() -> None:
+    table = Table("name", "what it measures")
+    for bench in BENCHES.values():
+        table.add_row(bench.name, bench.about)
+    Console().print(table)
+
+
+def run_bench(name: str, json_file: Path | None) -> None:
+    """Exits with 1 when something that the benchmark checks did not hold."""
+    bench = BENCHES.get(name)
+    if bench is None:
+        raise CliFailure(f"there is no benchmark {name!r}", f"There are: {', '.join(sorted(BENCHES))}.")
+    console = Console()
+    around = Surroundings.now()
+    with stops_on_signals(), failures_explained(), _progress(console) as progress:
+        task = progress.add_task(name, total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            progress.update(task, description=f"{name}: {what[:80]}", completed=done, total=total or None)
+
+        measured = bench.load()(tell)
+    _show(name, measured, console)
+    if json_file is not None:
+        write_result(json_file, result_json(name, measured, around))
+        console.print(f"Written: {json_file}", soft_wrap=True, highlight=False)
+    if measured.failures:
+        raise typer.Exit(1)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _show(name: str, measured: Measured, console: Console) -> None:
+    table = Table(title=f"bench {name}", title_justify="left")
+    table.add_column("figure")
+    for heading in ("value", "95 % interval", "n"):
+        table.add_column(heading, justify="right")
+    for key, figure in sorted(measured.figures.items()):
+        interval = "" if figure.ci_low == figure.ci_high else f"{figure.ci_low:.4g} – {figure.ci_high:.4g}"
+        table.add_row(key, f"{figure.value:.6g}", interval, str(figure.n))
+    console.print(table)
+    for failure in measured.failures:
+        console.print(f"✗ {failure}", markup=False)

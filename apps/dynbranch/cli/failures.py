@@ -1,0 +1,37 @@
+"""Failures that a person can do something about: one line of what, one line of advice, exit status 1."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import typer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class CliFailure(Exception):
+    """``advice`` says what to do."""
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+
+
+def for_people(command: Callable[P, R]) -> Callable[P, R]:
+    """Turns a CliFailure into its two lines. Anything else is a bug and shows its traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except CliFailure as failure:
+            typer.secho(f"dynbranch: {failure.message}", fg=typer.colors.RED, err=True)
+            if failure.advice:
+                typer.echo(f"  {failure.advice}", err=True)
+            raise typer.Exit(1) from None
+
+    return wrapped

@@ -1,0 +1,192 @@
+"""The ``dynbranch`` command. Only what every command needs is imported here, so that help comes at once."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from dynbranch.cli.failures import for_people
+
+app = typer.Typer(
+    name="dynbranch",
+    help="Exact, fresh reuse of agent results at the model-API boundary.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Also write the result as JSON.", dir_okay=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Gateway = Annotated[
+    str | None,
+    typer.Option(help="URL of the gateway; else $DYNBRANCH_URL, else the stack that was started here."),
+]
+StateDir = Annotated[
+    Path | None, typer.Option(help="Folder for logs, traces and data; else ./var/<time>.", file_okay=False)
+]
+Threads = Annotated[int, typer.Option(min=0, help="Threads of each engine; 0: one per core.")]
+Slots = Annotated[int, typer.Option(min=1, help="Generations at once per engine.")]
+
+
+@app.command()
+@for_people
+def demo(
+    json: JsonFile = None,
+    state_dir: StateDir = None,
+    threads: Threads = 0,
+    routing: Annotated[int | None, typer.Option(min=1, help="So many routing records; else all.")] = None,
+    questions: Annotated[int | None, typer.Option(min=1, help="So many questions; else all.")] = None,
+) -> None:
+    """The main job on real input with a real small model; prints a table and ends."""
+    from dynbranch.cli.stack_commands import run_and_show_demo
+
+    run_and_show_demo(json, state_dir, threads, routing, questions)
+
+
+@app.command()
+@for_people
+def up(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the gateway; 0: any free one.")] = 8080,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Keeps results and passages for the next time.", file_okay=False)
+    ] = None,
+    state_dir: StateDir = None,
+    engines: Annotated[int, typer.Option(min=1, max=64, help="Embedded engines.")] = 1,
+    slots: Slots = 4,
+    threads: Threads = 0,
+    context_tokens: Annotated[int, typer.Option(min=64, help="Prompt and output of one request.")] = 4096,
+    traces: Annotated[bool, typer.Option(help="Write every trace to a file of the state folder.")] = False,
+) -> None:
+    """The same stack as the demonstration's; stays until Ctrl-C."""
+    from dynbranch.cli.stack_commands import UpOptions, stay_up
+
+    stay_up(UpOptions(port, data_dir, state_dir, engines, slots, threads, context_tokens, traces))
+
+
+@app.command()
+@for_people
+def bench(
+    name: Annotated[str, typer.Argument(help="Which one; without a name they are listed.")] = "",
+    json: JsonFile = None,
+) -> None:
+    """Run a benchmark."""
+    from dynbranch.cli.bench_command import list_benches, run_bench
+
+    if name:
+        run_bench(name, json)
+    else:
+        list_benches()
+
+
+class Service(Enum):
+    """The services that can be run alone."""
+
+    GATEWAY = "gateway"
+    CONTROLLER = "controller"
+    CSL = "csl"
+    ENGINE_AGENT = "engine_agent"
+
+
+@app.command()
+def gateway() -> None:
+    """Run one gateway. Settings: DYNBRANCH_GATEWAY_*."""
+    _run_service(Service.GATEWAY)
+
+
+@app.command()
+def controller() -> None:
+    """Run one controller. Settings: DYNBRANCH_CONTROLLER_*."""
+    _run_service(Service.CONTROLLER)
+
+
+@app.command()
+def csl() -> None:
+    """Run one store. Settings: DYNBRANCH_CSL_*."""
+    _run_service(Service.CSL)
+
+
+@app.command(name="engine-agent")
+def engine_agent() -> None:
+    """Run one engine agent. Settings: DYNBRANCH_ENGINE_AGENT_*."""
+    _run_service(Service.ENGINE_AGENT)
+
+
+def _run_service(service: Service) -> None:
+    import runpy
+
+    runpy.run_module(f"dynbranch.{service.value}", run_name="__main__", alter_sys=True)
+
+
+@app.command()
+@for_people
+def inspect(
+    name: Annotated[str, typer.Argument(help="A reuse name, 64 hexadecimal digits: 'explain' tells it.")],
+    gateway: Gateway = None,
+    json: AsJson = False,
+) -> None:
+    """What is stored under a name, why, and why earlier results went."""
+    from dynbranch.cli.store_commands import show_entry
+
+    show_entry(name, gateway, as_json=json)
+
+
+@app.command()
+@for_people
+def explain(
+    file: Annotated[Path, typer.Argument(help="A Chat Completions body as JSON; - reads standard input.")],
+    gateway: Gateway = None,
+    json: AsJson = False,
+) -> None:
+    """The name of a request, the classes of its fields, and whether it would hit. Executes nothing."""
+    from dynbranch.cli.store_commands import show_explanation
+
+    show_explanation(file, gateway, as_json=json)
+
+
+@app.command()
+@for_people
+def write(
+    records: Annotated[list[str], typer.Argument(help="Records that have changed: source/key, or source/*.")],
+    gateway: Gateway = None,
+    reporter: Annotated[str, typer.Option(help="Who says so; kept with what is invalidated.")] = "cli",
+    json: AsJson = False,
+) -> None:
+    """Report that records have changed: every result that read them falls."""
+    from dynbranch.cli.store_commands import report_write
+
+    report_write(records, gateway, reporter, as_json=json)
+
+
+@app.command()
+@for_people
+def stats(
+    csl: Annotated[str, typer.Option(help="host:port of the store; else that of the stack here.")] = "",
+    controller: Annotated[str, typer.Option(help="host:port of the controller; else as above.")] = "",
+    json: AsJson = False,
+) -> None:
+    """What the store and the controller have counted."""
+    from dynbranch.cli.store_commands import show_stats
+
+    show_stats(csl, controller, as_json=json)
+
+
+@app.command()
+@for_people
+def traces(
+    file: Annotated[
+        Path | None, typer.Argument(help="OTLP JSON lines; else the newest file below ./var.")
+    ] = None,
+    trace: Annotated[str, typer.Option(help="Beginning of a trace id; else the last trace.")] = "",
+    json: AsJson = False,
+) -> None:
+    """One trace as a tree."""
+    from dynbranch.cli.trace_command import show_trace
+
+    show_trace(file, trace, as_json=json)
+
+
+if __name__ == "__main__":
+    app()

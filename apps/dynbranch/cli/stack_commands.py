@@ -1,0 +1,119 @@
+"""``demo`` and ``up``: the commands that run a whole stack."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from dynbranch.cli.endings import failures_explained, stops_on_signals
+from dynbranch.cli.failures import CliFailure
+from dynbranch.demo.harness import models
+from dynbranch.demo.run import TRACE_FILE, Size, run_demo
+from dynbranch.demo.show import ProgressWatcher, print_report
+from dynbranch.demo.stack import Stack, StackOptions, default_state_dir
+from dynbranch.demo.tracefile import TraceReceiver, read_spans
+from dynbranch.demo.tracetree import trace_tree
+from rich.console import Console
+
+_WATCH_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    port: int
+    data_dir: Path | None
+    state_dir: Path | None
+    engines: int
+    slots: int
+    threads: int
+    context_tokens: int
+    traces: bool
+
+
+def run_and_show_demo(
+    json_file: Path | None, state_dir: Path | None, threads: int, routing: int | None, questions: int | None
+) -> None:
+    """Exits with 1 when a result differs from the floor's or anything else did not hold."""
+    console = Console()
+    options = StackOptions(state_dir=state_dir or default_state_dir(), threads=threads)
+    console.print(f"Logs, traces and data: {options.state_dir}", soft_wrap=True, highlight=False)
+    with stops_on_signals(), failures_explained(), ProgressWatcher(console) as watcher:
+        report = run_demo(options, size=Size(routing, questions), watcher=watcher)
+    print_report(report, console)
+    if report.trace_id:
+        console.print("One question, as the services saw it:")
+        console.print(trace_tree(read_spans(Path(report.traces)), report.trace_id))
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(report.as_json(), indent=1, ensure_ascii=False) + "\n")
+        console.print(f"Also as data: {json_file}", soft_wrap=True, highlight=False)
+    if report.problems():
+        raise typer.Exit(1)
+
+
+def stay_up(options: UpOptions) -> None:
+    _check_port(options.port)
+    console = Console()
+    state = options.state_dir or default_state_dir()
+    receiver = TraceReceiver(state / TRACE_FILE) if options.traces else None
+    with stops_on_signals(), failures_explained(), receiver or nullcontext():
+        stack = Stack(
+            StackOptions(
+                state_dir=state,
+                data_dir=options.data_dir,
+                gateway_port=options.port,
+                engines=options.engines,
+                slots=options.slots,
+                threads=options.threads,
+                context_tokens=options.context_tokens,
+                traces_endpoint=receiver.endpoint if receiver else "",
+                inherit=True,
+            )
+        )
+        with stack:
+            with console.status("starting the services") as status:
+                stack.wait_ready(tell=lambda missing: status.update(f"waiting for {missing[:100]}"))
+            _print_how_to_use(stack, console, state / TRACE_FILE if receiver else None)
+            try:
+                while True:
+                    stack.check()
+                    time.sleep(_WATCH_S)
+            except KeyboardInterrupt:
+                console.print("Stopping.")
+
+
+def _print_how_to_use(stack: Stack, console: Console, traces: Path | None) -> None:
+    model = models(stack.url)[0]
+    body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": "Say hello."}]}
+    lines = [
+        f"DynBranch is up: {stack.url}",
+        "",
+        f'  Python   OpenAI(base_url="{stack.url}/v1", api_key="any"), model "{model}"',
+        f"  Shell    curl -i {stack.url}/v1/chat/completions -d '{json.dumps(body)}'",
+        "           twice: the second answer says x-dynbranch-outcome: hit",
+        f'  Tools    curl -i {stack.url}/dynbranch/v1/tools/search -d \'{{"query": "river", "k": 2}}\'',
+        f'  Write    curl -X PUT {stack.passages_url}/passages/ID -d \'{{"text": "…"}}\'',
+        f"  Logs     {stack.options.state_dir / 'logs'}",
+        *([f"  Traces   {traces}"] if traces else []),
+        "",
+        "Ctrl-C stops it.",
+    ]
+    console.print("\n".join(lines), soft_wrap=True, highlight=False, markup=False)
+
+
+def _check_port(port: int) -> None:
+    """Before anything starts. Raises CliFailure."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise CliFailure(
+                f"port {port} can not be used: {error.strerror}",
+                "Choose another with --port; 0 is any free one.",
+            ) from None
