@@ -120,20 +120,22 @@ def remove(transaction: Transaction, meta: Meta, condemned: Iterable[Condemned])
     """Delete the rows of condemned nodes. What is gone already, or lives again under a new number, is left
     alone.
     """
+    removed: list[EntryRow] = []
     for node in condemned:
         name = node.incarnation.name
         entry = rows.read_entry(transaction, name)
         if entry is None or entry.number != node.incarnation.number:
             continue
         if node.whole:
-            meta = graph.remove_entry(transaction, meta, name, entry)
+            graph.remove_entry(transaction, name, entry)
+            removed.append(entry)
             continue
         gone = set(node.derivations) & set(entry.derivations)
         for derivation in sorted(gone):
             graph.remove_derivation(transaction, Node(name, derivation))
         left = tuple(number for number in entry.derivations if number not in gone)
         transaction.put(rows.entry_key(name), rows.pack_entry(replace(entry, derivations=left)))
-    return meta
+    return graph.without(meta, *removed)
 
 
 # Condemned nodes as rows, so that a restart finishes what a write began.

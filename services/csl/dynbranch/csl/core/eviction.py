@@ -98,7 +98,8 @@ def evict(transaction: Transaction, meta: Meta, name: Name, entry: EntryRow, lim
         spliced.append((child, allowed))
     for child, derivations in spliced:
         _replace(transaction, child, derivations, limits)
-    return graph.remove_entry(transaction, meta, name, entry)
+    graph.remove_entry(transaction, name, entry)
+    return graph.without(meta, entry)
 
 
 def _splice(child: DerivationRow, gone: Incarnation, support: DerivationRow) -> DerivationRow:

@@ -36,13 +36,18 @@ def remove_derivation(transaction: Transaction, node: Node) -> None:
     transaction.delete(rows.derivation_key(node))
 
 
-def remove_entry(transaction: Transaction, meta: Meta, name: Name, entry: EntryRow) -> Meta:
+def remove_entry(transaction: Transaction, name: Name, entry: EntryRow) -> None:
     """The entry with all its derivations. Edges to its children are theirs to remove."""
     for derivation in entry.derivations:
         remove_derivation(transaction, Node(name, derivation))
     transaction.delete(rows.entry_key(name))
     transaction.delete(rows.payload_key(name))
-    return replace(meta, entries=meta.entries - 1, payload_bytes=meta.payload_bytes - entry.payload_bytes)
+
+
+def without(meta: Meta, *gone: EntryRow) -> Meta:
+    """The counters after entries were removed."""
+    gone_bytes = sum(entry.payload_bytes for entry in gone)
+    return replace(meta, entries=meta.entries - len(gone), payload_bytes=meta.payload_bytes - gone_bytes)
 
 
 def readers(view: View, record: RecordId) -> Iterator[Node]:

@@ -298,7 +298,8 @@ class Library:
         old = rows.read_entry(transaction, name)
         if old is not None:
             assert self._condemned.get(name) == old.number
-            meta = graph.remove_entry(transaction, meta, name, old)
+            graph.remove_entry(transaction, name, old)
+            meta = graph.without(meta, old)
         if not eviction.fits(meta, len(event.payload), self.limits) and not self._slices:
             before = meta.entries
             meta = eviction.make_room(

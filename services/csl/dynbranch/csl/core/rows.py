@@ -315,27 +315,42 @@ def pack_entry(entry: EntryRow) -> bytes:
 
 
 def unpack_entry(data: bytes) -> EntryRow:
-    cursor = _Cursor(data)
-    number, level, size, execution_ms, created, following, count = cursor.take(_ENTRY)
-    assert isinstance(number, int) and isinstance(level, int) and isinstance(size, int)
-    assert isinstance(execution_ms, float) and isinstance(created, int)
-    assert isinstance(following, int) and isinstance(count, int)
-    if level >= len(_LEVELS):
-        raise Inconsistent(f"an entry has the unknown level {level}")
-    entry = EntryRow(
-        number=number,
-        level=_LEVELS[level],
-        payload_bytes=size,
-        execution_ms=execution_ms,
-        created=UnixMs(created),
-        next_derivation=following,
-        derivations=tuple(cursor.number() for _ in range(count)),
-        payload_digest=Digest(cursor.bytes()),
-        label=cursor.text(),
-        output_digests=tuple(Digest(cursor.bytes()) for _ in range(cursor.number())),
+    """Every hit and every step of a cascade does this, so it goes without a cursor."""
+    try:
+        number, level, size, execution_ms, created, following, count = _ENTRY.unpack_from(data)
+        derivations = struct.unpack_from(f">{count}H", data, _ENTRY.size)
+        digest, at = _slice(data, _ENTRY.size + 2 * count)
+        label, at = _slice(data, at)
+        outputs, outputs_left = [], _U16.unpack_from(data, at)[0]
+        at += 2
+        for _ in range(outputs_left):
+            output, at = _slice(data, at)
+            outputs.append(Digest(output))
+    except struct.error:
+        raise Inconsistent("a row is shorter than its format") from None
+    if at != len(data) or level >= len(_LEVELS):
+        raise Inconsistent("the row of an entry has a wrong size or an unknown level")
+    return EntryRow(
+        number,
+        _LEVELS[level],
+        size,
+        execution_ms,
+        UnixMs(created),
+        following,
+        derivations,
+        Digest(digest),
+        label.decode("utf-8", "surrogatepass"),
+        tuple(outputs),
     )
-    cursor.end()
-    return entry
+
+
+def _slice(data: bytes, at: int) -> tuple[bytes, int]:
+    """The sized bytes at a position, and where they end."""
+    start = at + 2
+    end = start + _U16.unpack_from(data, at)[0]
+    if end > len(data):
+        raise Inconsistent("a row is shorter than its format")
+    return data[start:end], end
 
 
 def pack_derivation(derivation: DerivationRow) -> bytes:
