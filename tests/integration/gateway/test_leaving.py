@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import MutableMapping
 
 import pytest
 from dynbranch.engine_agent.fake import Script, text_chunks
@@ -112,3 +113,72 @@ async def test_at_a_random_moment(world: World) -> None:
     await _quiet(world)
     assert not world.csl.inner.violations()
     assert (await world.chat(seed=0)).text == "xxxxx"
+
+
+class InMemoryClient:
+    """One request without a socket, whose client leaves after so many turns of the event loop."""
+
+    def __init__(self, body: bytes, leaves_after: int, gate: asyncio.Event) -> None:
+        self._body: bytes | None = body
+        self._gate = gate
+        self._leaves_after = leaves_after
+        self._done = asyncio.Event()
+        self.complete = False
+
+    def scope(self) -> dict[str, object]:
+        return {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/chat/completions",
+            "headers": [(b"content-type", b"application/json")],
+        }
+
+    async def receive(self) -> dict[str, object]:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        for turn in range(self._leaves_after):
+            if self._done.is_set():
+                break
+            if turn == 20:
+                self._gate.set()
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: MutableMapping[str, object]) -> None:
+        await asyncio.sleep(0)
+        if message["type"] == "http.response.body" and not message["more_body"]:
+            self.complete = True
+            self._done.set()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("way", ["miss", "hit", "sampled", "join"])
+async def test_after_every_turn_of_the_loop(world: World, way: str, stream: bool) -> None:
+    temperature = 1 if way == "sampled" else 0
+    gate = asyncio.Event()
+    world.engine.writer = lambda order: Script(gate=gate)
+    world.csl.turns = 5
+    completed = turns = 0
+    if way == "hit":
+        gate.set()
+        await world.chat(seed=0)
+    while completed < 3 and turns < 2000:
+        turns += 1
+        seed = 0 if way == "hit" else turns
+        body = json.dumps({**GREEDY, "seed": seed, "stream": stream, "temperature": temperature}).encode()
+        if way != "hit":
+            gate.clear()
+        other = asyncio.create_task(world.chat(seed=seed)) if way == "join" else None
+        if other is not None:
+            await eventually(lambda: world.engine.running)
+        client = InMemoryClient(body, turns, gate)
+        await world.gateway.app(client.scope(), client.receive, client.send)
+        gate.set()
+        if other is not None:
+            assert (await other).text == "Hello there"
+        completed += client.complete
+    assert turns > 5 and completed == 3, "a client that stays is served"
+    await _quiet(world)
+    assert not world.csl.inner.violations()
+    assert (await world.chat(seed=0)).text == "Hello there"

@@ -49,8 +49,12 @@ class WatchedCsl:
         self.down = False
         self.held: asyncio.Event | None = None
         self.demands: list[Demand] = []
+        self.turns = 0
+        """Turns of the event loop that every answer takes."""
 
     async def _reach(self) -> None:
+        for _ in range(self.turns):
+            await asyncio.sleep(0)
         if self.held is not None:
             await self.held.wait()
         if self.down:

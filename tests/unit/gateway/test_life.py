@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 from dynbranch.domain.engine import Aborted, Completed, Failed, ModelDescription
@@ -207,9 +208,11 @@ def test_a_pair_that_the_table_does_not_have_is_a_bug() -> None:
         new_life("a:1").handle(life.Shown())
 
 
-def test_the_diagram_names_every_state() -> None:
+def test_the_diagram_names_every_state_and_the_readme_shows_it() -> None:
     text = diagram()
     assert all(state.value in text for state in State)
+    readme = Path(__file__).parents[3] / "services" / "gateway" / "README.md"
+    assert text in readme.read_text(encoding="utf-8")
 
 
 def moves() -> Iterator[tuple[State, type]]:

@@ -65,6 +65,8 @@ class App:
     async def _dispatch(self, exchange: Exchange) -> None:
         try:
             await self._route(exchange)
+        except ClientGone:
+            raise
         except ApiError as error:
             await self._failed(exchange, of_api_error(error), error.code)
         except DomainError as error:

@@ -410,11 +410,12 @@ TABLE: dict[tuple[State, type[Event]], Move] = {
 
 def diagram() -> str:
     """The table as Mermaid text, for the documentation."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.NEW.value}"]
+    arrows: dict[tuple[State, State], list[str]] = {}
     for (state, event), move in TABLE.items():
-        if state in FINAL:
-            continue
-        lines += [f"    {state.value} --> {to.value}: {event.__name__}" for to in move.to]
+        for to in move.to if state not in FINAL else ():
+            arrows.setdefault((state, to), []).append(event.__name__)
+    lines = ["stateDiagram-v2", f"    [*] --> {State.NEW.value}"]
+    lines += [f"    {at.value} --> {to.value}: {', '.join(events)}" for (at, to), events in arrows.items()]
     lines += [f"    {state.value} --> [*]" for state in State if state in FINAL]
     return "\n".join(lines)
 
