@@ -38,7 +38,6 @@ from dynbranch.domain.reuse import (
 from dynbranch.runtime.chance import new_id
 from dynbranch.runtime.clock import SystemClock
 from dynbranch.runtime.server import GrpcServer
-from dynbranch.runtime.tasks import Tasks
 from dynbranch.v1.csl_pb2_grpc import add_CslServiceServicer_to_server
 
 SIZES = Sizes(block_cache=1 << 20, write_buffer=1 << 20)
@@ -55,17 +54,9 @@ async def csl(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[C
         assert not fake.violations()
         await fake.close()
         return
-    async with (
-        Tasks() as tasks,
-        opened_shell(
-            DataDirectory(tmp_path / "data"),
-            limits=LIMITS,
-            sizes=SIZES,
-            clock=SystemClock(),
-            new_id=new_id,
-            tasks=tasks,
-        ) as shell,
-    ):
+    async with opened_shell(
+        DataDirectory(tmp_path / "data"), limits=LIMITS, sizes=SIZES, clock=SystemClock(), new_id=new_id
+    ) as (shell, _):
         server = GrpcServer(
             "127.0.0.1:0", [(add_CslServiceServicer_to_server, CslServicer(shell), SERVICE)], SystemClock()
         )

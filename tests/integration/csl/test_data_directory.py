@@ -38,7 +38,6 @@ from dynbranch.domain.reuse import (
 )
 from dynbranch.runtime.chance import new_id
 from dynbranch.runtime.clock import SystemClock
-from dynbranch.runtime.tasks import Tasks
 
 SIZES = Sizes(block_cache=1 << 20, write_buffer=1 << 20)
 DOCS = ReadScope(sources=("docs",))
@@ -46,17 +45,9 @@ DOCS = ReadScope(sources=("docs",))
 
 @asynccontextmanager
 async def opened(path: Path, limits: Limits | None = None) -> AsyncIterator[Shell]:
-    async with (
-        Tasks() as tasks,
-        opened_shell(
-            DataDirectory(path),
-            limits=limits or Limits(),
-            sizes=SIZES,
-            clock=SystemClock(),
-            new_id=new_id,
-            tasks=tasks,
-        ) as shell,
-    ):
+    async with opened_shell(
+        DataDirectory(path), limits=limits or Limits(), sizes=SIZES, clock=SystemClock(), new_id=new_id
+    ) as (shell, _):
         yield shell
 
 

@@ -146,6 +146,7 @@ class SteppedLibrary:
         for number in self.library.slices[:at_most]:
             decision = self.library.delete_slice(DeleteSlice(number), self.store)
             self.store.apply(decision.batch)
+            self.library.slice_deleted(number)
             self._check()
 
     def violations(self) -> list[str]:

@@ -12,24 +12,19 @@ from dynbranch.runtime.clock import SystemClock
 from dynbranch.runtime.config import load_settings
 from dynbranch.runtime.run import Started, run_service
 from dynbranch.runtime.server import GrpcServer
-from dynbranch.runtime.tasks import Tasks
 from dynbranch.v1.csl_pb2_grpc import add_CslServiceServicer_to_server
 
 
 async def serve(started: Started) -> None:
     settings = load_settings(CslSettings, service="csl")
     clock = SystemClock()
-    async with (
-        Tasks() as tasks,
-        opened_shell(
-            DataDirectory(settings.data_dir),
-            limits=settings.limits(),
-            sizes=settings.sizes(),
-            clock=clock,
-            new_id=new_id,
-            tasks=tasks,
-        ) as shell,
-    ):
+    async with opened_shell(
+        DataDirectory(settings.data_dir),
+        limits=settings.limits(),
+        sizes=settings.sizes(),
+        clock=clock,
+        new_id=new_id,
+    ) as (shell, tasks):
         started.registry.register(StoreCollector(shell.stats_now, shell.library.counters, shell.flushes))
         servicer = CslServicer(shell)
         server = GrpcServer(settings.listen, [(add_CslServiceServicer_to_server, servicer, SERVICE)], clock)

@@ -27,12 +27,12 @@ async def opened_shell(
     sizes: Sizes,
     clock: Clock,
     new_id: Callable[[], bytes],
-    tasks: Tasks,
-) -> AsyncIterator[Shell]:
-    """A shell that is ready to serve. On leaving, everything applied is durable and the directory is free.
+) -> AsyncIterator[tuple[Shell, Tasks]]:
+    """A shell that is ready to serve, and the tasks beside it: when one of them crashes, stop.
 
-    Raises StoreLocked, StoreFull, UnknownFormat. Damage that is found while serving is left as a mark in
-    the directory, so that the next opening sets it aside.
+    On leaving, everything applied is durable and the directory is free. Raises StoreLocked, StoreFull,
+    UnknownFormat. Damage that is found while serving is left as a mark in the directory, so that the next
+    opening sets it aside.
     """
     opened = open_directory(directory, sizes=sizes, now=clock.unix_ms())
     flusher = ThreadPoolExecutor(1, thread_name_prefix="csl-flush")
@@ -45,9 +45,10 @@ async def opened_shell(
         library = Library(limits=limits, new_id=new_id, view=opened.store)
         shell = Shell(opened.store, library, clock, run_blocking=run_blocking, keep=opened.keep)
         opened = await _recover(shell, opened)
-        shell.start(tasks)
         try:
-            yield shell
+            async with Tasks() as tasks:
+                shell.start(tasks)
+                yield shell, tasks
         finally:
             await _settle(shell, opened)
     finally:

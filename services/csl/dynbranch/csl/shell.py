@@ -50,6 +50,10 @@ HOUSEKEEPING_S = 0.5
 """How often applied commits are made durable when no write asks for it."""
 
 
+RETRY_S = 5.0
+"""How long the clean-up waits when the disk is full."""
+
+
 class Shell:
     """``keep`` runs beside the loop after every flush of the housekeeping, to move the floor of the store."""
 
@@ -216,13 +220,18 @@ class Shell:
 
     def _do_slice(self, number: int) -> None:
         self._do(lambda: self.library.delete_slice(DeleteSlice(number), self._store))
+        self.library.slice_deleted(number)
 
     async def _slices(self) -> None:
         while True:
             await self._slices_wait.wait()
             self._slices_wait.clear()
-            async with self._writing:
-                await self._delete_slices()
+            try:
+                async with self._writing:
+                    await self._delete_slices()
+            except StoreFull:
+                # The nodes stay condemned, which is all that correctness needs; try again when there may be
+                # room. await self._clock.sleep(RETRY_S) self._slices_wait.set()
 
     async def _housekeeping(self) -> None:
         while True:

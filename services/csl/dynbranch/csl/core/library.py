@@ -472,16 +472,19 @@ class Library:
         return tuple(self._slices)
 
     def delete_slice(self, event: DeleteSlice, view: View) -> Decision[None]:
-        nodes = self._slices.pop(event.number)
+        """``slice_deleted`` must follow when the batch is applied: until then the nodes stay condemned."""
+        nodes = self._slices[event.number]
         transaction = Transaction(view)
         meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
         meta = cascade.remove(transaction, meta, nodes)
         transaction.delete(rows.condemned_key(event.number))
         transaction.put(rows.META, rows.pack_meta(meta))
-        for node in nodes:
+        return Decision(None, transaction.batch())
+
+    def slice_deleted(self, number: int) -> None:
+        for node in self._slices.pop(number):
             if self._condemned.get(node.incarnation.name) == node.incarnation.number:
                 del self._condemned[node.incarnation.name]
-        return Decision(None, transaction.batch())
 
     def forget_versions(self, view: View) -> Decision[int]:
         """Above the bound, raise the floor to now and drop rows that it makes redundant. Replies how many
