@@ -230,8 +230,9 @@ class Shell:
                 async with self._writing:
                     await self._delete_slices()
             except StoreFull:
-                # The nodes stay condemned, which is all that correctness needs; try again when there may be
-                # room. await self._clock.sleep(RETRY_S) self._slices_wait.set()
+                # The nodes stay condemned, which is all that correctness needs.
+                await self._clock.sleep(RETRY_S)
+                self._slices_wait.set()
 
     async def _housekeeping(self) -> None:
         while True:
