@@ -115,7 +115,7 @@ class Library:
         for number, nodes in cascade.pending(view).items():
             self._condemn(number, nodes)
 
-    # -- the one way in ------------------------------------------------------------------------------------
+    # The one way in
 
     def handle(self, event: Event, view: View, now: Moment) -> Decision[object]:
         """Decide on one event. The batch must be applied before the next event is handled."""
@@ -143,7 +143,7 @@ class Library:
             case _:
                 assert_never(event)
 
-    # -- demand --------------------------------------------------------------------------------------------
+    # Demand
 
     def demand(self, event: Demand, view: View, now: Moment) -> Decision[DemandOutcome]:
         _check_name(event.name)
@@ -236,7 +236,7 @@ class Library:
             case _:
                 assert_never(outcome)
 
-    # -- commit --------------------------------------------------------------------------------------------
+    # Commit
 
     def commit(self, event: Commit, view: View, now: Moment) -> Decision[CommitOutcome]:
         """Store one execution, if everything that it read is still as it was. Ends its lease either way."""
@@ -357,7 +357,7 @@ class Library:
         self.counters.refused_commits += 1
         return Decision(refused, batch or Batch(), effects=effects)
 
-    # -- leases --------------------------------------------------------------------------------------------
+    # Leases
 
     def renew_leases(self, event: RenewLeases, now: Moment) -> Decision[frozenset[LeaseId]]:
         """The reply names the leases that are not known."""
@@ -374,7 +374,7 @@ class Library:
     def _expire(self, now: Instant) -> None:
         self.counters.expired_leases += self._leases.expire(now)
 
-    # -- write ---------------------------------------------------------------------------------------------
+    # Write
 
     def write(self, event: Write, view: View, now: Moment) -> Decision[WriteResult]:
         """Bump the versions and fell everything left without a valid derivation. The caller has deleted all
@@ -508,7 +508,7 @@ class Library:
         transaction.put(rows.META, rows.pack_meta(meta))
         return Decision(dropped, transaction.batch())
 
-    # -- looking -------------------------------------------------------------------------------------------
+    # Looking
 
     def inspect(self, name: Name, view: View) -> Inspection:
         _check_name(name)
