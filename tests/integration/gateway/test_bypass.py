@@ -118,6 +118,15 @@ async def test_hop_by_hop_headers_stay_here(world: World, raw_engine: RawEngine)
         assert not seen & {"x-mine", "te", "keep-alive"}
 
 
+async def test_what_no_agent_can_take_goes_raw(
+    raw_engine: RawEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dynbranch.gateway.arrivals.MAX_ORDER_BYTES", 10)
+    async with running_world(Plan(bypass_url=raw_engine.url)) as world:
+        assert (await world.chat()).outcome == "bypass"
+        assert not world.csl.demands and not world.engine.orders
+
+
 async def test_an_endless_raw_body_is_cut_at_the_limit(raw_engine: RawEngine) -> None:
     plan = Plan(bypass_url=raw_engine.url, settings={"max_body_bytes": 1000})
     async with running_world(plan) as world:

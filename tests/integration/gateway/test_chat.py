@@ -30,6 +30,7 @@ async def test_the_second_answer_is_the_first_one_and_says_so(world: World) -> N
     assert float(second.headers["x-dynbranch-saved-ms"]) >= 0
 
 
+@pytest.mark.promise("C1.serve_a_hit")
 async def test_any_mode_serves_any_mode(world: World) -> None:
     plain = await world.chat()
     streamed = await world.chat(stream=True, stream_options={"include_usage": True})

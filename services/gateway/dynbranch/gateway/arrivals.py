@@ -21,6 +21,9 @@ from dynbranch.naming.normalise import NormalisedRequest, model_of, normalise_ch
 
 _FORWARDED = ("authorization",)
 
+MAX_ORDER_BYTES = 60 * 2**20
+"""A larger body does not fit into one message to an agent; it goes raw to the engine."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArrivalPolicy:
@@ -43,8 +46,9 @@ class Arrival:
     why_not_reused: str
 
 
-class NobodyKnown(Exception):
-    """No agent has said yet what it serves: the request can only be forwarded raw."""
+class OnlyRaw(Exception):
+    """The request can only be forwarded raw: no agent has said yet that it serves this, or it is too
+    large."""
 
 
 class Arrivals:
@@ -53,7 +57,7 @@ class Arrivals:
         self._policy = policy
 
     def chat(self, body: bytes, headers: Mapping[str, str], tenant: str) -> Arrival:
-        """Raises InvalidRequest, ApiError (404) for an unknown model, NobodyKnown."""
+        """Raises InvalidRequest, ApiError (404) for an unknown model, OnlyRaw."""
         document = parse_body(body)
         model_name = model_of(document)
         identity, opt_outs = parse_identity(headers, tenant), parse_opt_outs(headers)
@@ -85,7 +89,7 @@ class Arrivals:
         )
 
     def tool(self, name: str, body: bytes, headers: Mapping[str, str], tenant: str) -> Arrival:
-        """Raises InvalidRequest, ApiError (404) for an unknown tool, NobodyKnown."""
+        """Raises InvalidRequest, ApiError (404) for an unknown tool, OnlyRaw."""
         document = parse_body(body)
         identity, opt_outs = parse_identity(headers, tenant), parse_opt_outs(headers)
         pool = self._pool(self._directory.offers_of_tool(name), "tool", name)
@@ -120,6 +124,8 @@ class Arrivals:
         forward_headers: tuple[tuple[str, str], ...],
         repeatable: bool,
     ) -> Arrival:
+        if len(request.engine_body) > MAX_ORDER_BYTES:
+            raise OnlyRaw(f"the body is larger than the {MAX_ORDER_BYTES} bytes that an agent takes")
         group = "*" if self._policy.shares_all else f"tenant/{identity.tenant}"
         name = reuse_name(group, pool.fingerprint, request.canonical)
         demands = not why_not and opt_outs.may_store
@@ -151,7 +157,7 @@ class Arrivals:
                     param="model" if kind == "model" else None,
                 )
             case NoPool.UNKNOWN | NoPool.UNDESCRIBED:
-                raise NobodyKnown(f"no agent that serves the {kind} {wanted[:200]!r} is known yet")
+                raise OnlyRaw(f"no agent that serves the {kind} {wanted[:200]!r} is known yet")
 
     def bypass_urls(self, pool: Pool | None, protocol: WireProtocol) -> tuple[str, ...]:
         """Where raw HTTP may go, best first."""

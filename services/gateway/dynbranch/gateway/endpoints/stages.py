@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from dynbranch.domain.engine import ModelDescription
 from dynbranch.domain.ids import DemandId
-from dynbranch.gateway.arrivals import Arrival, Arrivals, NobodyKnown
+from dynbranch.gateway.arrivals import Arrival, Arrivals, OnlyRaw
 from dynbranch.gateway.bypass import Body, Bypass, engine_url
 from dynbranch.gateway.conductor import Account, Conductor
 from dynbranch.gateway.core.outcome import Outcome
@@ -85,7 +85,7 @@ class StageEndpoints:
     async def _chat(self, exchange: Exchange, account: Account, body: bytes, span: Span) -> None:
         try:
             arrival = self._arrivals.chat(body, exchange.headers, self._tenants.of(exchange.headers))
-        except NobodyKnown:
+        except OnlyRaw:
             await self._chat_aside(exchange, account, body)
             return
         self._arrived(account, arrival, span, exchange)
@@ -96,7 +96,7 @@ class StageEndpoints:
     async def _tool(self, exchange: Exchange, account: Account, name: str, body: bytes, span: Span) -> None:
         try:
             arrival = self._arrivals.tool(name, body, exchange.headers, self._tenants.of(exchange.headers))
-        except NobodyKnown:
+        except OnlyRaw:
             await self._tool_aside(exchange, account, name, body)
             return
         self._arrived(account, arrival, span, exchange)

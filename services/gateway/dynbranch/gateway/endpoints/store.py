@@ -10,7 +10,7 @@ from dynbranch.clients.ports import Csl, Unreachable
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.ids import InvalidId, Name, RecordId, parse_record
 from dynbranch.domain.reuse import DeclaredRead, Derivation, EntryView, Incarnation, Inspection, Invalidation
-from dynbranch.gateway.arrivals import Arrival, Arrivals, NobodyKnown
+from dynbranch.gateway.arrivals import Arrival, Arrivals, OnlyRaw
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.edge.exchange import Exchange
 from dynbranch.gateway.observer import Metrics
@@ -100,8 +100,8 @@ class StoreEndpoints:
         body = await exchange.read_body(self._body_timeout_s)
         try:
             arrival = self._arrivals.chat(body, exchange.headers, self._tenants.of(exchange.headers))
-        except NobodyKnown as nobody:
-            raise ApiError(503, f"{nobody}.", code="no_engine", retry_after_s=1) from None
+        except OnlyRaw as only_raw:
+            raise ApiError(503, f"{only_raw}.", code="no_engine", retry_after_s=1) from None
         inspection, trouble = Inspection(None), "" if self._csl else "DynBranch is disabled."
         if not trouble:
             try:
