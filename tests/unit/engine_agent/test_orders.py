@@ -63,6 +63,19 @@ def test_a_body_that_no_engine_could_read(body: bytes) -> None:
         prepare(chat_order(body=body), FACTS)
 
 
+@pytest.mark.parametrize(("name", "value"), [("x-a", "b\r\nx-c: d"), ("X-A", "b"), ("x a", "b"), ("", "b")])
+def test_headers_that_can_not_be_forwarded(name: str, value: str) -> None:
+    with pytest.raises(InvalidRequest):
+        prepare(replace(chat_order(), forward_headers=((name, value),)), FACTS)
+
+
+def test_headers_of_the_connection_stay_behind() -> None:
+    order = replace(
+        chat_order(), forward_headers=(("authorization", "b"), ("content-length", "7"), ("host", "x"))
+    )
+    assert prepare(order, FACTS).order.forward_headers == (("authorization", "b"),)
+
+
 def test_a_tool_body_is_left_as_it_is() -> None:
     order: GenerationOrder = replace(
         chat_order(body=b' {"q": 1.50} '),

@@ -11,8 +11,11 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
 
-def _usable_cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _engine_threads() -> int:
+    """One CPU stays free for everything else: a thread that waits for a preempted one does no work. On two
+    busy CPUs one thread decoded 1.4 to 6 times faster than two."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable - 1)
 
 
 class EngineAgentSettings(BaseSettings):
@@ -30,7 +33,11 @@ class EngineAgentSettings(BaseSettings):
     slots: int | None = Field(
         default=None, ge=1, le=4096, description="Generations at once. Empty: the engine's own."
     )
-    threads: int = Field(default_factory=_usable_cpus, ge=1, description="Threads of the embedded engine.")
+    threads: int = Field(
+        default_factory=_engine_threads,
+        ge=1,
+        description="Threads of the embedded engine. Empty: one CPU fewer than there are, at least one.",
+    )
     context_tokens: int = Field(
         default=4096, ge=64, description="Prompt and output of one generation on the embedded engine."
     )

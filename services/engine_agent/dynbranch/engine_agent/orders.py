@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from dynbranch.domain.engine import GenerationOrder, WireProtocol
@@ -29,6 +30,7 @@ def prepare(order: GenerationOrder, facts: EngineFacts) -> Prepared:
             f"{order.target!r} is not the executor that this order was made for",
             advice="describe the agent again and make the name anew",
         )
+    order = replace(order, forward_headers=_headers(order))
     body = parse_body(order.body).value
     if order.protocol is WireProtocol.TOOL:
         return Prepared(order, 1, fingerprint)
@@ -56,6 +58,21 @@ def _streaming(source: bytes, body: dict[str, Json]) -> bytes:
     if body.get("stream") is True and options.get("include_usage") is True:
         return source
     return emit({**body, "stream": True, "stream_options": {**options, "include_usage": True}}).encode()
+
+
+_OWN_HEADERS = frozenset(
+    {"host", "connection", "content-length", "content-type", "transfer-encoding", "accept", "accept-encoding"}
+)
+"""What belongs to the agent's own connection to its engine."""
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+
+
+def _headers(order: GenerationOrder) -> tuple[tuple[str, str], ...]:
+    for name, value in order.forward_headers:
+        if not _HEADER_NAME.fullmatch(name) or not value.isprintable():
+            raise InvalidRequest("invalid_header", f"the header {name[:80]!r} can not be forwarded")
+    return tuple(pair for pair in order.forward_headers if pair[0] not in _OWN_HEADERS)
 
 
 def _width(body: dict[str, Json]) -> int:

@@ -84,7 +84,7 @@ LARGE_LOG_ITEMS = 256
 class Timings:
     commit_s: float = 5.0
     release_s: float = 2.0
-    abort_confirm_s: float = 2.0
+    abort_confirm_s: float = 10.0
     """How long an abort waits for the engine's own count; then the slot counts as free all the same."""
     first_back_off_s: float = 0.1
     last_back_off_s: float = 10.0
@@ -413,14 +413,22 @@ class Agent:
         self._let_go.pop(generation).set()
 
     async def _confirmed(self, deadline: float) -> bool:
-        """Whether the engine's own count fell to what we still run there."""
+        """Whether the engine's own count fell to what we still run there.
+
+        What it counts beyond all of ours at the first look belongs to others who share it.
+        """
+        others: int | None = None
         while True:
             try:
                 counts = await self._engine.counts()
             except EngineUnavailable:
                 return True  # an engine that is gone holds no slot
             self._counts, self._counted_at = counts, self._clock.now()
-            if counts.running is None or counts.running <= self._wanted_on_engine():
+            if counts.running is None:
+                return True
+            if others is None:
+                others = max(0, counts.running - self.registry.slots.used)
+            if counts.running <= self._wanted_on_engine() + others:
                 return True
             if self._clock.now() >= deadline:
                 return False

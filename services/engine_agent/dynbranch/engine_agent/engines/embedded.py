@@ -61,18 +61,16 @@ class EmbeddedEngine:
         await self._end_child()
         settings = self._settings
         try:
-            async with asyncio.timeout(START_TIMEOUT_S), asyncio.TaskGroup() as group:
-                weights = group.create_task(self._weights_digest(), name="weights digest")
-                address = group.create_task(self._start_child(), name="start of the embedded engine")
-        except* (EngineUnavailable, TimeoutError, OSError) as errors:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                weights = await self._weights_digest()
+                address = await self._start_child()
+        except (EngineUnavailable, TimeoutError, OSError) as error:
             await self._end_child()
-            raise EngineUnavailable(
-                "; ".join(str(e) or type(e).__name__ for e in errors.exceptions)
-            ) from None
-        facts = {**self._known_facts(weights.result()), **settings.facts}
+            raise EngineUnavailable(str(error) or "the embedded engine did not start in time") from error
+        facts = {**self._known_facts(weights), **settings.facts}
         self._server = OpenAiEngine(
             OpenAiSettings(
-                address.result(),
+                address,
                 slots=settings.slots,
                 facts=facts,
                 level=settings.level,
