@@ -1,13 +1,14 @@
 """A Protocol per service: what a caller needs of it, in domain values.
 
-The gRPC implementations stand beside this file; each service ships an in-memory twin that passes the same contract
-tests. Every method raises ``dynbranch.domain.errors`` for expected failures and ``Unreachable`` when no answer came.
-``timeout_s`` bounds the whole call, ``idle_s`` the silence between two messages of a stream.
+The gRPC implementations stand beside this file; each service ships an in-memory twin that passes the same
+contract tests. Every method raises ``dynbranch.domain.errors`` for expected failures and ``Unreachable`` when
+no answer came. ``timeout_s`` bounds the whole call, ``idle_s`` the silence between two messages of a stream.
+Streams start at their first ``anext`` and end at ``aclose``: leave one early by ``contextlib.aclosing``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from dynbranch.domain.engine import AgentDescription, GenerationEvents, GenerationOrder, Occupancy
@@ -25,7 +26,7 @@ from dynbranch.domain.reuse import (
 
 
 class Unreachable(Exception):
-    """No answer: connection refused, lost, or the deadline passed. Nothing is known of what happened there."""
+    """No answer: connection refused, lost, or the deadline passed. What happened there is not known."""
 
 
 class Csl(Protocol):
@@ -52,19 +53,19 @@ class Csl(Protocol):
 class EngineAgent(Protocol):
     async def describe(self, *, timeout_s: float) -> AgentDescription: ...
 
-    def generate(self, order: GenerationOrder, *, idle_s: float) -> AsyncIterator[GenerationEvents]:
-        """Starts the generation and follows it. Closing the iterator detaches; the last one to leave aborts."""
+    def generate(self, order: GenerationOrder, *, idle_s: float) -> AsyncGenerator[GenerationEvents]:
+        """Starts the generation and follows it. Closing detaches; the last one to leave aborts."""
 
     def attach(
         self, generation: GenerationId, *, from_item: int, wait_ms: int, idle_s: float
-    ) -> AsyncIterator[GenerationEvents]:
+    ) -> AsyncGenerator[GenerationEvents]:
         """Raises NotFound (before the first message) when the generation is unknown after ``wait_ms``."""
 
     async def abort(self, generation: GenerationId, *, reason: str, timeout_s: float) -> bool: ...
 
     async def drain(self, *, deadline_s: float) -> int: ...
 
-    def watch_occupancy(self, *, interval_ms: int) -> AsyncIterator[Occupancy]: ...
+    def watch_occupancy(self, *, interval_ms: int) -> AsyncGenerator[Occupancy]: ...
 
     async def close(self) -> None: ...
 

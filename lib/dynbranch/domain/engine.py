@@ -1,4 +1,4 @@
-"""Values of the engine agent: what it offers, what it runs, what it reports (SPEC §5)."""
+"""Values of the engine agent: what it offers, what it runs, what it reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AgentKind(Enum):
 
 
 class Freshness(Enum):
-    """How a tool's source lets its results be kept (SPEC §2). NONE: results are never stored."""
+    """How a tool's source lets its results be kept. NONE: results are never stored."""
 
     IMMUTABLE = "immutable"
     VERSIONED = "versioned"
@@ -107,11 +107,15 @@ GenerationEnd = Completed | Failed | Aborted
 
 @dataclass(frozen=True, slots=True)
 class GenerationEvents:
-    """New items of a generation's log, and its end when it has come."""
+    """New items of a generation's log, and its end when it has come.
+
+    ``traceparent`` names the generation's span, in the first message to one who joined it.
+    """
 
     from_item: int
     items: tuple[bytes, ...]
     end: GenerationEnd | None = None
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What gateways tell the controller (SPEC §3: where arrivals are seen)."""
+"""What gateways tell the controller."""
 
 from __future__ import annotations
 

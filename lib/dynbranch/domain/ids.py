@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NewType
 
 Name = NewType("Name", bytes)
-"""A reuse name: 32 bytes (SPEC: what authorises reuse)."""
+"""A reuse name: 32 bytes."""
 
 DemandId = NewType("DemandId", bytes)
 LeaseId = NewType("LeaseId", bytes)

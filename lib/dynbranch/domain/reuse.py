@@ -1,4 +1,4 @@
-"""Values of C1: what a demand asks, what a lease allows, what a commit stores (SPEC §2)."""
+"""Values of C1: what a demand asks, what a lease allows, what a commit stores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dynbranch.domain.ids import (
 
 
 class Level(Enum):
-    """How far I1 reaches for a result (SPEC §2)."""
+    """How far I1 reaches for a result."""
 
     SAMPLED = "sampled"
     GREEDY = "greedy"
@@ -248,7 +248,7 @@ class StoreStats:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Everything about an executor that determines its output, as named facts (SPEC §1 stage fingerprint)."""
+    """Everything about an executor that determines its output, as named facts."""
 
     facts: tuple[tuple[str, str], ...] = field(default=())
     level: Level = Level.GREEDY

@@ -29,6 +29,7 @@ __all__ = [
     "encode_payload",
     "error_of",
     "finish_reasons",
+    "origin_of",
     "output_digests",
     "result_digest",
     "usage",
@@ -103,20 +104,23 @@ def error_of(items: Iterable[bytes]) -> dict[str, Any] | None:
     return None
 
 
-def encode_payload(items: Sequence[bytes]) -> bytes:
-    """Items as one byte string: a version byte, then each item after its length."""
-    parts = [bytes((PAYLOAD_VERSION,))]
+def encode_payload(items: Sequence[bytes], origin: str = "") -> bytes:
+    """Items as one byte string: a version byte, the origin and each item after its length.
+
+    ``origin`` is the W3C traceparent of the execution, at most 255 bytes: whoever serves the record links to
+    it.
+    """
+    mark = origin.encode()
+    parts = [bytes((PAYLOAD_VERSION, len(mark))), mark]
     for item in items:
         parts += (len(item).to_bytes(_LENGTH_BYTES, "big"), item)
     return b"".join(parts)
 
 
 def decode_payload(payload: bytes) -> tuple[bytes, ...]:
-    """The inverse of ``encode_payload``. Raises MalformedLog."""
-    if not payload or payload[0] != PAYLOAD_VERSION:
-        raise MalformedLog("the payload is not of a known version")
+    """The items that ``encode_payload`` was given. Raises MalformedLog."""
     items: list[bytes] = []
-    place = 1
+    place = _end_of_origin(payload)
     while place < len(payload):
         start = place + _LENGTH_BYTES
         end = start + int.from_bytes(payload[place:start], "big")
@@ -125,3 +129,18 @@ def decode_payload(payload: bytes) -> tuple[bytes, ...]:
         items.append(payload[start:end])
         place = end
     return tuple(items)
+
+
+def origin_of(payload: bytes) -> str:
+    """Where the record was executed, as ``encode_payload`` was told; empty when nobody traced it. Raises
+    MalformedLog."""
+    return payload[2 : _end_of_origin(payload)].decode("utf-8", "replace")
+
+
+def _end_of_origin(payload: bytes) -> int:
+    if len(payload) < 2 or payload[0] != PAYLOAD_VERSION:
+        raise MalformedLog("the payload is not of a known version")
+    end = 2 + payload[1]
+    if end > len(payload):
+        raise MalformedLog("the payload ends inside its origin")
+    return end

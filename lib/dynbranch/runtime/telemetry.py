@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanKind, Tracer
+from opentelemetry.trace import Span, SpanKind, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-__all__ = ["SpanKind", "configure", "extract", "inject", "shutdown", "tracer"]
+__all__ = ["SpanKind", "add_link", "configure", "extract", "inject", "shutdown", "traceparent", "tracer"]
 
 GEN_AI_OPERATION_NAME = "gen_ai.operation.name"
 GEN_AI_PROVIDER_NAME = "gen_ai.provider.name"
@@ -102,6 +102,25 @@ def extract(headers: Mapping[str, str] | Iterable[tuple[str | bytes, str | bytes
     if "traceparent" not in carrier:
         return Context()
     return TraceContextTextMapPropagator().extract(carrier, context=Context())
+
+
+def traceparent(span: Span) -> str:
+    """The span by its W3C name, to be linked to later; empty when nobody records it."""
+    context = span.get_span_context()
+    if not context.is_valid or not span.is_recording():
+        return ""
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier, context=trace.set_span_in_context(span, Context()))
+    return carrier.get("traceparent", "")
+
+
+def add_link(span: Span, other: str) -> None:
+    """Point from a span to one named by its traceparent, in whichever trace that is."""
+    if not other or not span.is_recording():
+        return
+    target = trace.get_current_span(extract({"traceparent": other})).get_span_context()
+    if target.is_valid:
+        span.add_link(target)
 
 
 def _text(value: str | bytes) -> str:

@@ -176,12 +176,14 @@ def followed_in(message: pb.GenerateResponse | pb.AttachResponse) -> GenerationE
 
 def events_out(events: GenerationEvents) -> pb.GenerationEvents:
     end = None if events.end is None else _end_out(events.end)
-    return pb.GenerationEvents(from_item=events.from_item, items=events.items, end=end)
+    return pb.GenerationEvents(
+        from_item=events.from_item, items=events.items, end=end, traceparent=events.traceparent
+    )
 
 
 def events_in(message: pb.GenerationEvents) -> GenerationEvents:
     end = _end_in(message.end) if message.HasField("end") else None
-    return GenerationEvents(message.from_item, tuple(message.items), end)
+    return GenerationEvents(message.from_item, tuple(message.items), end, message.traceparent)
 
 
 def _end_out(end: GenerationEnd) -> pb.GenerationEnd:

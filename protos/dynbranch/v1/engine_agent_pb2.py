@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from dynbranch.v1 import shared_pb2 as dynbranch_dot_v1_dot_shared__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x64ynbranch/v1/engine_agent.proto\x12\x0c\x64ynbranch.v1\x1a\x19\x64ynbranch/v1/shared.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xdc\x01\n\x10\x44\x65scribeResponse\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x12\n\nbypass_url\x18\x03 \x01(\t\x12\r\n\x05ready\x18\x04 \x01(\x08\x12\x18\n\x10not_ready_reason\x18\x05 \x01(\t\x12.\n\x06models\x18\x06 \x03(\x0b\x32\x1e.dynbranch.v1.ModelDescription\x12,\n\x05tools\x18\x07 \x03(\x0b\x32\x1d.dynbranch.v1.ToolDescription\x12\r\n\x05slots\x18\x08 \x01(\r\"\xaa\x01\n\x10ModelDescription\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12.\n\x0b\x66ingerprint\x18\x03 \x01(\x0b\x32\x19.dynbranch.v1.Fingerprint\x12\x16\n\x0e\x63ontext_tokens\x18\x04 \x01(\r\x12\x14\n\x0c\x65quivalences\x18\x05 \x03(\t\x12\x1b\n\x13not_reusable_reason\x18\x06 \x01(\t\"\x9f\x01\n\x0b\x46ingerprint\x12\x33\n\x05\x66\x61\x63ts\x18\x01 \x03(\x0b\x32$.dynbranch.v1.Fingerprint.FactsEntry\x12-\n\x05level\x18\x02 \x01(\x0e\x32\x1e.dynbranch.v1.DeterminismLevel\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x87\x01\n\x0fToolDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x0b\x66ingerprint\x18\x02 \x01(\x0b\x32\x19.dynbranch.v1.Fingerprint\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x11\n\tfreshness\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\"\xf6\x02\n\x0fGenerateRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12(\n\x08protocol\x18\x02 \x01(\x0e\x32\x16.dynbranch.v1.Protocol\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x1a\n\x12\x66ingerprint_digest\x18\x05 \x01(\x0c\x12\"\n\x05lease\x18\x06 \x01(\x0b\x32\x13.dynbranch.v1.Lease\x12(\n\x08identity\x18\x07 \x01(\x0b\x32\x16.dynbranch.v1.Identity\x12\x17\n\x0f\x64\x65tach_grace_ms\x18\x08 \x01(\r\x12J\n\x0f\x66orward_headers\x18\t \x03(\x0b\x32\x31.dynbranch.v1.GenerateRequest.ForwardHeadersEntry\x1a\x35\n\x13\x46orwardHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"B\n\x10GenerateResponse\x12.\n\x06\x65vents\x18\x01 \x01(\x0b\x32\x1e.dynbranch.v1.GenerationEvents\"J\n\rAttachRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12\x11\n\tfrom_item\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"@\n\x0e\x41ttachResponse\x12.\n\x06\x65vents\x18\x01 \x01(\x0b\x32\x1e.dynbranch.v1.GenerationEvents\"^\n\x10GenerationEvents\x12\x11\n\tfrom_item\x18\x01 \x01(\x04\x12\r\n\x05items\x18\x02 \x03(\x0c\x12(\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1b.dynbranch.v1.GenerationEnd\"\xb0\x01\n\rGenerationEnd\x12,\n\tcompleted\x18\x01 \x01(\x0b\x32\x17.dynbranch.v1.CompletedH\x00\x12&\n\x06\x66\x61iled\x18\x02 \x01(\x0b\x32\x14.dynbranch.v1.FailedH\x00\x12(\n\x07\x61\x62orted\x18\x03 \x01(\x0b\x32\x15.dynbranch.v1.AbortedH\x00\x12\x14\n\x0c\x65xecution_ms\x18\x04 \x01(\x01\x42\t\n\x07outcome\"\x1b\n\tCompleted\x12\x0e\n\x06\x63ommit\x18\x01 \x01(\t\"T\n\x06\x46\x61iled\x12\x13\n\x0bhttp_status\x18\x01 \x01(\r\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\x12\x11\n\tmay_retry\x18\x03 \x01(\x08\x12\x14\n\x0c\x63ontent_type\x18\x04 \x01(\t\"\x19\n\x07\x41\x62orted\x12\x0e\n\x06reason\x18\x01 \x01(\t\"5\n\x0c\x41\x62ortRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\" \n\rAbortResponse\x12\x0f\n\x07\x61\x62orted\x18\x01 \x01(\x08\"#\n\x0c\x44rainRequest\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x01 \x01(\r\"&\n\rDrainResponse\x12\x15\n\rstill_running\x18\x01 \x01(\r\",\n\x15WatchOccupancyRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\r\"\x87\x02\n\x16WatchOccupancyResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\r\n\x05ready\x18\x02 \x01(\x08\x12\r\n\x05slots\x18\x03 \x01(\r\x12\x0f\n\x07running\x18\x04 \x01(\r\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x1b\n\x0e\x65ngine_running\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0e\x65ngine_waiting\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rkv_used_share\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\r\n\x05\x66ills\x18\t \x01(\rB\x11\n\x0f_engine_runningB\x11\n\x0f_engine_waitingB\x10\n\x0e_kv_used_share*V\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x1d\n\x19PROTOCOL_CHAT_COMPLETIONS\x10\x01\x12\x11\n\rPROTOCOL_TOOL\x10\x02\x32\xd6\x03\n\x12\x45ngineAgentService\x12I\n\x08\x44\x65scribe\x12\x1d.dynbranch.v1.DescribeRequest\x1a\x1e.dynbranch.v1.DescribeResponse\x12K\n\x08Generate\x12\x1d.dynbranch.v1.GenerateRequest\x1a\x1e.dynbranch.v1.GenerateResponse0\x01\x12\x45\n\x06\x41ttach\x12\x1b.dynbranch.v1.AttachRequest\x1a\x1c.dynbranch.v1.AttachResponse0\x01\x12@\n\x05\x41\x62ort\x12\x1a.dynbranch.v1.AbortRequest\x1a\x1b.dynbranch.v1.AbortResponse\x12@\n\x05\x44rain\x12\x1a.dynbranch.v1.DrainRequest\x1a\x1b.dynbranch.v1.DrainResponse\x12]\n\x0eWatchOccupancy\x12#.dynbranch.v1.WatchOccupancyRequest\x1a$.dynbranch.v1.WatchOccupancyResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x64ynbranch/v1/engine_agent.proto\x12\x0c\x64ynbranch.v1\x1a\x19\x64ynbranch/v1/shared.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xdc\x01\n\x10\x44\x65scribeResponse\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x12\n\nbypass_url\x18\x03 \x01(\t\x12\r\n\x05ready\x18\x04 \x01(\x08\x12\x18\n\x10not_ready_reason\x18\x05 \x01(\t\x12.\n\x06models\x18\x06 \x03(\x0b\x32\x1e.dynbranch.v1.ModelDescription\x12,\n\x05tools\x18\x07 \x03(\x0b\x32\x1d.dynbranch.v1.ToolDescription\x12\r\n\x05slots\x18\x08 \x01(\r\"\xaa\x01\n\x10ModelDescription\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12.\n\x0b\x66ingerprint\x18\x03 \x01(\x0b\x32\x19.dynbranch.v1.Fingerprint\x12\x16\n\x0e\x63ontext_tokens\x18\x04 \x01(\r\x12\x14\n\x0c\x65quivalences\x18\x05 \x03(\t\x12\x1b\n\x13not_reusable_reason\x18\x06 \x01(\t\"\x9f\x01\n\x0b\x46ingerprint\x12\x33\n\x05\x66\x61\x63ts\x18\x01 \x03(\x0b\x32$.dynbranch.v1.Fingerprint.FactsEntry\x12-\n\x05level\x18\x02 \x01(\x0e\x32\x1e.dynbranch.v1.DeterminismLevel\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x87\x01\n\x0fToolDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x0b\x66ingerprint\x18\x02 \x01(\x0b\x32\x19.dynbranch.v1.Fingerprint\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x11\n\tfreshness\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\"\xf6\x02\n\x0fGenerateRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12(\n\x08protocol\x18\x02 \x01(\x0e\x32\x16.dynbranch.v1.Protocol\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x1a\n\x12\x66ingerprint_digest\x18\x05 \x01(\x0c\x12\"\n\x05lease\x18\x06 \x01(\x0b\x32\x13.dynbranch.v1.Lease\x12(\n\x08identity\x18\x07 \x01(\x0b\x32\x16.dynbranch.v1.Identity\x12\x17\n\x0f\x64\x65tach_grace_ms\x18\x08 \x01(\r\x12J\n\x0f\x66orward_headers\x18\t \x03(\x0b\x32\x31.dynbranch.v1.GenerateRequest.ForwardHeadersEntry\x1a\x35\n\x13\x46orwardHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"B\n\x10GenerateResponse\x12.\n\x06\x65vents\x18\x01 \x01(\x0b\x32\x1e.dynbranch.v1.GenerationEvents\"J\n\rAttachRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12\x11\n\tfrom_item\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"@\n\x0e\x41ttachResponse\x12.\n\x06\x65vents\x18\x01 \x01(\x0b\x32\x1e.dynbranch.v1.GenerationEvents\"s\n\x10GenerationEvents\x12\x11\n\tfrom_item\x18\x01 \x01(\x04\x12\r\n\x05items\x18\x02 \x03(\x0c\x12(\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1b.dynbranch.v1.GenerationEnd\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\xb0\x01\n\rGenerationEnd\x12,\n\tcompleted\x18\x01 \x01(\x0b\x32\x17.dynbranch.v1.CompletedH\x00\x12&\n\x06\x66\x61iled\x18\x02 \x01(\x0b\x32\x14.dynbranch.v1.FailedH\x00\x12(\n\x07\x61\x62orted\x18\x03 \x01(\x0b\x32\x15.dynbranch.v1.AbortedH\x00\x12\x14\n\x0c\x65xecution_ms\x18\x04 \x01(\x01\x42\t\n\x07outcome\"\x1b\n\tCompleted\x12\x0e\n\x06\x63ommit\x18\x01 \x01(\t\"T\n\x06\x46\x61iled\x12\x13\n\x0bhttp_status\x18\x01 \x01(\r\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\x12\x11\n\tmay_retry\x18\x03 \x01(\x08\x12\x14\n\x0c\x63ontent_type\x18\x04 \x01(\t\"\x19\n\x07\x41\x62orted\x12\x0e\n\x06reason\x18\x01 \x01(\t\"5\n\x0c\x41\x62ortRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\" \n\rAbortResponse\x12\x0f\n\x07\x61\x62orted\x18\x01 \x01(\x08\"#\n\x0c\x44rainRequest\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x01 \x01(\r\"&\n\rDrainResponse\x12\x15\n\rstill_running\x18\x01 \x01(\r\",\n\x15WatchOccupancyRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\r\"\x87\x02\n\x16WatchOccupancyResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\r\n\x05ready\x18\x02 \x01(\x08\x12\r\n\x05slots\x18\x03 \x01(\r\x12\x0f\n\x07running\x18\x04 \x01(\r\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x1b\n\x0e\x65ngine_running\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0e\x65ngine_waiting\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rkv_used_share\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\r\n\x05\x66ills\x18\t \x01(\rB\x11\n\x0f_engine_runningB\x11\n\x0f_engine_waitingB\x10\n\x0e_kv_used_share*V\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x1d\n\x19PROTOCOL_CHAT_COMPLETIONS\x10\x01\x12\x11\n\rPROTOCOL_TOOL\x10\x02\x32\xd6\x03\n\x12\x45ngineAgentService\x12I\n\x08\x44\x65scribe\x12\x1d.dynbranch.v1.DescribeRequest\x1a\x1e.dynbranch.v1.DescribeResponse\x12K\n\x08Generate\x12\x1d.dynbranch.v1.GenerateRequest\x1a\x1e.dynbranch.v1.GenerateResponse0\x01\x12\x45\n\x06\x41ttach\x12\x1b.dynbranch.v1.AttachRequest\x1a\x1c.dynbranch.v1.AttachResponse0\x01\x12@\n\x05\x41\x62ort\x12\x1a.dynbranch.v1.AbortRequest\x1a\x1b.dynbranch.v1.AbortResponse\x12@\n\x05\x44rain\x12\x1a.dynbranch.v1.DrainRequest\x1a\x1b.dynbranch.v1.DrainResponse\x12]\n\x0eWatchOccupancy\x12#.dynbranch.v1.WatchOccupancyRequest\x1a$.dynbranch.v1.WatchOccupancyResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FINGERPRINT_FACTSENTRY']._serialized_options = b'8\001'
   _globals['_GENERATEREQUEST_FORWARDHEADERSENTRY']._loaded_options = None
   _globals['_GENERATEREQUEST_FORWARDHEADERSENTRY']._serialized_options = b'8\001'
-  _globals['_PROTOCOL']._serialized_start=2273
-  _globals['_PROTOCOL']._serialized_end=2359
+  _globals['_PROTOCOL']._serialized_start=2294
+  _globals['_PROTOCOL']._serialized_end=2380
   _globals['_DESCRIBEREQUEST']._serialized_start=76
   _globals['_DESCRIBEREQUEST']._serialized_end=93
   _globals['_DESCRIBERESPONSE']._serialized_start=96
@@ -61,27 +61,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ATTACHRESPONSE']._serialized_start=1312
   _globals['_ATTACHRESPONSE']._serialized_end=1376
   _globals['_GENERATIONEVENTS']._serialized_start=1378
-  _globals['_GENERATIONEVENTS']._serialized_end=1472
-  _globals['_GENERATIONEND']._serialized_start=1475
-  _globals['_GENERATIONEND']._serialized_end=1651
-  _globals['_COMPLETED']._serialized_start=1653
-  _globals['_COMPLETED']._serialized_end=1680
-  _globals['_FAILED']._serialized_start=1682
-  _globals['_FAILED']._serialized_end=1766
-  _globals['_ABORTED']._serialized_start=1768
-  _globals['_ABORTED']._serialized_end=1793
-  _globals['_ABORTREQUEST']._serialized_start=1795
-  _globals['_ABORTREQUEST']._serialized_end=1848
-  _globals['_ABORTRESPONSE']._serialized_start=1850
-  _globals['_ABORTRESPONSE']._serialized_end=1882
-  _globals['_DRAINREQUEST']._serialized_start=1884
-  _globals['_DRAINREQUEST']._serialized_end=1919
-  _globals['_DRAINRESPONSE']._serialized_start=1921
-  _globals['_DRAINRESPONSE']._serialized_end=1959
-  _globals['_WATCHOCCUPANCYREQUEST']._serialized_start=1961
-  _globals['_WATCHOCCUPANCYREQUEST']._serialized_end=2005
-  _globals['_WATCHOCCUPANCYRESPONSE']._serialized_start=2008
-  _globals['_WATCHOCCUPANCYRESPONSE']._serialized_end=2271
-  _globals['_ENGINEAGENTSERVICE']._serialized_start=2362
-  _globals['_ENGINEAGENTSERVICE']._serialized_end=2832
+  _globals['_GENERATIONEVENTS']._serialized_end=1493
+  _globals['_GENERATIONEND']._serialized_start=1496
+  _globals['_GENERATIONEND']._serialized_end=1672
+  _globals['_COMPLETED']._serialized_start=1674
+  _globals['_COMPLETED']._serialized_end=1701
+  _globals['_FAILED']._serialized_start=1703
+  _globals['_FAILED']._serialized_end=1787
+  _globals['_ABORTED']._serialized_start=1789
+  _globals['_ABORTED']._serialized_end=1814
+  _globals['_ABORTREQUEST']._serialized_start=1816
+  _globals['_ABORTREQUEST']._serialized_end=1869
+  _globals['_ABORTRESPONSE']._serialized_start=1871
+  _globals['_ABORTRESPONSE']._serialized_end=1903
+  _globals['_DRAINREQUEST']._serialized_start=1905
+  _globals['_DRAINREQUEST']._serialized_end=1940
+  _globals['_DRAINRESPONSE']._serialized_start=1942
+  _globals['_DRAINRESPONSE']._serialized_end=1980
+  _globals['_WATCHOCCUPANCYREQUEST']._serialized_start=1982
+  _globals['_WATCHOCCUPANCYREQUEST']._serialized_end=2026
+  _globals['_WATCHOCCUPANCYRESPONSE']._serialized_start=2029
+  _globals['_WATCHOCCUPANCYRESPONSE']._serialized_end=2292
+  _globals['_ENGINEAGENTSERVICE']._serialized_start=2383
+  _globals['_ENGINEAGENTSERVICE']._serialized_end=2853
 # @@protoc_insertion_point(module_scope)

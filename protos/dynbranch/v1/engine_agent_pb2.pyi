@@ -371,8 +371,11 @@ class GenerationEvents(_message.Message):
     FROM_ITEM_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     from_item: _builtins.int
     """Index of the first of these items."""
+    traceparent: _builtins.str
+    """W3C traceparent of the generation's own span, in the first message to one who joined it. Empty: not traced."""
     @_builtins.property
     def items(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """JSON of one Chat Completions chunk each, or one tool result."""
@@ -385,10 +388,11 @@ class GenerationEvents(_message.Message):
         from_item: _builtins.int = ...,
         items: _abc.Iterable[_builtins.bytes] | None = ...,
         end: Global___GenerationEnd | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "from_item", b"from_item", "items", b"items"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "from_item", b"from_item", "items", b"items", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,6 +16,7 @@ from dynbranch.naming.chunks import (
     encode_payload,
     error_of,
     finish_reasons,
+    origin_of,
     output_digests,
     result_digest,
     usage,
@@ -327,7 +328,7 @@ def test_a_payload_gives_its_items_back(items: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"\x00", b"\x02\x00\x00\x00\x00", b"\x01\x00", b"\x01\x00\x00\x00\x05abc"]
+    "payload", [b"", b"\x00", b"\x02\x00", b"\x01", b"\x01\x05ab", b"\x01\x00\x00\x00\x00\x05abc"]
 )
 def test_other_payloads_are_refused(payload: bytes) -> None:
     with pytest.raises(MalformedLog):
@@ -338,3 +339,10 @@ def test_no_items_are_no_items() -> None:
     assert compact([]) == ()
     assert finish_reasons([]) == ()
     assert output_digests([]) == ()
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.text("0123456789abcdef-", max_size=55))
+def test_a_payload_remembers_where_it_was_executed(items: list[bytes], origin: str) -> None:
+    payload = encode_payload(items, origin)
+    assert decode_payload(payload) == tuple(items)
+    assert origin_of(payload) == origin

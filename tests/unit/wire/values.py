@@ -196,7 +196,11 @@ ends = (
     | build(engine.Aborted, reason=words, execution_ms=numbers)
 )
 generation_events = build(
-    engine.GenerationEvents, from_item=u64, items=several(st.binary()), end=st.none() | ends
+    engine.GenerationEvents,
+    from_item=u64,
+    items=several(st.binary()),
+    end=st.none() | ends,
+    traceparent=words,
 )
 occupancies = build(
     engine.Occupancy,

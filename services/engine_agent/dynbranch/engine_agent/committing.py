@@ -12,17 +12,20 @@ from dynbranch.engine_agent.core.messages import CommitResult
 from dynbranch.naming.chunks import compact, encode_payload, output_digests, result_digest
 
 
-def commit_of(effect: CommitResult, order: GenerationOrder, items: Sequence[bytes], level: Level) -> Commit:
-    """Raises MalformedLog (a ValueError) for a log that is not what its protocol says."""
+def commit_of(
+    effect: CommitResult, order: GenerationOrder, items: Sequence[bytes], level: Level, origin: str = ""
+) -> Commit:
+    """``origin`` names the execution's span. Raises MalformedLog (a ValueError) for a log that is not what
+    its protocol says."""
     if order.protocol is WireProtocol.TOOL:
         (body,) = items
         digest = Digest(hashlib.sha256(body).digest())
-        payload, label = encode_payload((body,)), f"tool {order.target}"
+        payload, label = encode_payload((body,), origin), f"tool {order.target}"
         digests: tuple[Digest, ...] = (digest,)
     else:
         log = compact(items)
         digest, digests = result_digest(log), output_digests(log)
-        payload, label = encode_payload(log), f"chat {order.target}"
+        payload, label = encode_payload(log, origin), f"chat {order.target}"
     return Commit(
         lease=effect.lease,
         payload=payload,

@@ -96,6 +96,9 @@ class GenerationSpans:
                 span.set_status(StatusCode.ERROR, f"engine status {generation.end.http_status}")
         span.end()
 
+    def traceparent(self, generation: GenerationId) -> str:
+        return telemetry.traceparent(self._open.get(generation, INVALID_SPAN))
+
     def current(self, generation: GenerationId) -> AbstractContextManager[Span]:
         """Makes the generation's span the parent of what its engine is asked."""
         return use_span(self._open.get(generation, INVALID_SPAN), record_exception=False)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from types import TracebackType
 from typing import Self, assert_never
@@ -231,9 +231,11 @@ class Agent:
         self._apply(Attached(generation, follower))
         known = self.registry.find(generation)
         assert known is not None
+        traceparent = self._spans.traceparent(generation)
         async with aclosing(self._follow(known, follower, from_item)) as events:
             async for message in events:
-                yield message
+                yield replace(message, traceparent=traceparent) if traceparent else message
+                traceparent = ""
 
     async def abort(self, generation: GenerationId, *, reason: str, timeout_s: float = 0.0) -> bool:
         """Returns when the engine has let go. False: the generation was not running."""
@@ -532,11 +534,12 @@ class Agent:
         if self._csl is None:
             return "unavailable", False
         try:
+            order, origin = generation.order, self._spans.traceparent(generation.id)
             if len(generation.items) > LARGE_LOG_ITEMS:
                 items = tuple(generation.items)
-                commit = await asyncio.to_thread(commit_of, effect, generation.order, items, run.level)
+                commit = await asyncio.to_thread(commit_of, effect, order, items, run.level, origin)
             else:
-                commit = commit_of(effect, generation.order, generation.items, run.level)
+                commit = commit_of(effect, order, generation.items, run.level, origin)
         except MalformedLog as error:
             _log.warning("a log can not be stored: %s", error)
             return "malformed_log", True

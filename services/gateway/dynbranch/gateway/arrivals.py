@@ -1,4 +1,4 @@
-"""From an HTTP request to a stage: parsed, normalised, given a pool and a name (SPEC §2, §5)."""
+"""From an HTTP request to a stage: parsed, normalised, given a pool and a name."""
 
 from __future__ import annotations
 

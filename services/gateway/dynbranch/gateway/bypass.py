@@ -1,4 +1,4 @@
-"""The raw way to an engine: bytes in, bytes out, nothing understood (SPEC §5, I5).
+"""The raw way to an engine: bytes in, bytes out, nothing understood.
 
 Only what HTTP says about one connection is handled here: hop-by-hop headers, and the host.
 """

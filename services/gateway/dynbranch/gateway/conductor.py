@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from dynbranch.clients.ports import Csl, Unreachable
 from dynbranch.domain.engine import Completed, Failed, GenerationEvents, GenerationOrder, WireProtocol
@@ -24,10 +24,11 @@ from dynbranch.gateway.edge.exchange import ClientGone, Exchange
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem
 from dynbranch.gateway.protocols.errors import error_body
 from dynbranch.gateway.sinks import Sink, failure_response
-from dynbranch.naming.chunks import decode_payload
+from dynbranch.naming.chunks import decode_payload, origin_of
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.clock import Clock
 from dynbranch.runtime.tasks import Tasks
+from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind
 
 _log = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ class Conductor:
         client = await self._directory.client(generation.agent_address)
         looks = client.attach(generation.generation_id, from_item=0, wait_ms=0, idle_s=_RELEASE_TIMEOUT_S)
         try:
-            async with aclosing(cast(Any, looks)):
+            async with aclosing(looks):
                 await anext(looks, None)
         except NotFound:
             await self._release(lease)
@@ -182,13 +183,13 @@ class Conductor:
         account.timings_ms.append(("csl", (self._clock.now() - started) * 1000))
         return answer
 
-    async def followed(self, generation: GenerationRef, stage: Stage) -> AsyncIterator[GenerationEvents]:
+    async def followed(self, generation: GenerationRef, stage: Stage) -> AsyncGenerator[GenerationEvents]:
         client = await self._directory.client(generation.agent_address)
         return client.attach(
             generation.generation_id, from_item=0, wait_ms=ATTACH_WAIT_MS, idle_s=self._idle_s
         )
 
-    async def ordered(self, effect: lives.Execute, stage: Stage) -> AsyncIterator[GenerationEvents]:
+    async def ordered(self, effect: lives.Execute, stage: Stage) -> AsyncGenerator[GenerationEvents]:
         order = GenerationOrder(
             generation_id=effect.generation.generation_id,
             protocol=stage.protocol,
@@ -309,6 +310,7 @@ class _Run:
         """A record that can not be read is as good as none: the request executes."""
         try:
             self._recorded = decode_payload(payload)
+            telemetry.add_link(trace.get_current_span(), origin_of(payload))
         except (ValueError, DomainError) as problem:
             _log.warning("a recorded payload can not be read: %s", problem)
             return lives.Unanswered("the record can not be read")
@@ -334,7 +336,7 @@ class _Run:
             try:
                 events = await opening
                 async with aclosing(events):
-                    return await self._relay(events)
+                    return await self._relay(events, span)
             except InvalidRequest as refused:
                 body = error_body(400, refused.message, code=refused.reason)
                 return self._ended_unheard(Failed(400, body, may_retry=False))
@@ -343,10 +345,12 @@ class _Run:
             except MalformedItem as problem:
                 return self._ended_unheard(_malformed(problem))
 
-    async def _relay(self, events: AsyncIterator[GenerationEvents]) -> lives.Event:
+    async def _relay(self, events: AsyncGenerator[GenerationEvents], span: Span) -> lives.Event:
         life, sink = self._life, self._sink
         shown = False
         async for message in events:
+            if message.traceparent:
+                telemetry.add_link(span, message.traceparent)
             if life.state in (lives.State.ATTACHING, lives.State.EXECUTING):
                 life.handle(lives.Heard())
             if message.items:

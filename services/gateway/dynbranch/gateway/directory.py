@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
 
 from dynbranch.clients.ports import EngineAgent, Unreachable
 from dynbranch.domain.engine import AgentDescription, Occupancy
@@ -181,7 +180,7 @@ class Directory:
     async def _watch(self, agent: Agent) -> None:
         reports = agent.client.watch_occupancy(interval_ms=self._interval_ms)
         # The port promises an iterator; every implementation is a generator, which must be closed.
-        async with aclosing(cast(Any, reports)):
+        async with aclosing(reports):
             async for report in reports:
                 await self._heard(agent, report)
 

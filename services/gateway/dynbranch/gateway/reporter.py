@@ -1,4 +1,4 @@
-"""Arrivals and outcomes on their way to the controller: batched, fire and forget (SPEC §3).
+"""Arrivals and outcomes on their way to the controller: batched, fire and forget.
 
 Nothing canonical waits here. When the controller is slow or gone, events pile up to a bound and are then
 dropped and counted; their numbers are skipped, so that the controller can tell how many it never saw.

@@ -1,5 +1,4 @@
-"""A circuit breaker as a value: it opens after consecutive bad calls and closes by itself (SPEC §5, failure
-rules).
+"""A circuit breaker as a value: it opens after consecutive bad calls and closes by itself.
 
 closed ──bad calls in a row──▶ open ──open_s passed──▶ half-open (one probe) ──good──▶ closed
                                 ▲                           │

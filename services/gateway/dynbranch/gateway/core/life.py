@@ -1,4 +1,4 @@
-"""The life of a request (SPEC §5) as a table: state and event in, effects out.
+"""The life of a request as a table: state and event in, effects out.
 
 The shell performs one effect and reports one event, until the state is final. Nothing here waits or knows
 the time.

@@ -1,4 +1,4 @@
-"""What a response says of itself (SPEC §6): outcome, level, name, milliseconds saved."""
+"""What a response says of itself: outcome, level, name, milliseconds saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which executors may serve a request: agents of one model with one fingerprint (SPEC §2, §5).
+"""Which executors may serve a request: agents of one model with one fingerprint.
 
 A pool is chosen before the request is named, and the request runs only there: a name made for one executor
 never authorises the output of another. Every choice is a function of what the agents reported, so that two

@@ -1,4 +1,4 @@
-"""What a harness says in headers: identity, opt-outs, declared reads (SPEC §2, §6). Header names are lower
+"""What a harness says in headers: identity, opt-outs, declared reads. Header names are lower
 case."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which model stages ask the store at all (SPEC §2, what may be reused)."""
+"""Which model stages ask the store at all."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def why_not_reused(policy: ReusePolicy, level: Level, *, request: str, model: st
 
 
 def storable(freshness: Freshness, source: str) -> bool:
-    """Whether a tool's results may be stored at all (SPEC §2)."""
+    """Whether a tool's results may be stored at all."""
     return freshness is Freshness.IMMUTABLE or (freshness is not Freshness.NONE and bool(source))
