@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from dynbranch.domain.ids import UnixMs
 from dynbranch.engine_agent.engines.fingerprint import (
-    as_blocks,
     clock_reason,
     cpu_features,
     default_facts,
@@ -41,12 +40,6 @@ def test_prompts_that_do_not() -> None:
 def test_rendering_digest_keeps_prompts_apart() -> None:
     assert rendering_digest(["ab", "c"]) != rendering_digest(["a", "bc"])
     assert rendering_digest(["ab"]) == rendering_digest(["ab"])
-
-
-def test_blocks_spell_the_same_conversation() -> None:
-    assert as_blocks(({"role": "user", "content": "x"},)) == [
-        {"role": "user", "content": [{"type": "text", "text": "x"}]}
-    ]
 
 
 def test_default_facts_are_json_and_leave_out_the_random_seed() -> None:

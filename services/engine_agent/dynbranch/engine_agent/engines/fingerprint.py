@@ -12,8 +12,6 @@ from typing import Any
 
 from dynbranch.domain.ids import UnixMs
 
-SINGLE_TEXT_BLOCK_IS_STRING = "single_text_block_is_string"
-
 Conversation = Sequence[Mapping[str, Any]]
 
 CONVERSATIONS: tuple[tuple[dict[str, str], ...], ...] = (
@@ -56,11 +54,6 @@ CLOCK_WORDS = ("strftime_now", "date_string", "datetime", "current_date", "today
 CPU_FLAGS = re.compile(
     r"(avx\w*|amx\w*|fma\w*|f16c|sse3|ssse3|sse4_[12]|bmi2|asimd\w*|sve\w*|i8mm|bf16|fp16)"
 )
-
-
-def as_blocks(conversation: Conversation) -> list[dict[str, Any]]:
-    """The same conversation with each string spelled as a list of one text block."""
-    return [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in conversation]
 
 
 def clock_reason(template: str, rendered: Iterable[str], now: UnixMs) -> str:

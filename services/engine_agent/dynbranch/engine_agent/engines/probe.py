@@ -13,9 +13,7 @@ from dynbranch.domain.reuse import Fingerprint, Level
 from dynbranch.engine_agent.engines.fingerprint import (
     CONVERSATIONS,
     PROBE_TOOLS,
-    SINGLE_TEXT_BLOCK_IS_STRING,
     Conversation,
-    as_blocks,
     clock_reason,
     default_facts,
     metric_labels,
@@ -24,6 +22,7 @@ from dynbranch.engine_agent.engines.fingerprint import (
 )
 from dynbranch.engine_agent.engines.http import EngineHttp
 from dynbranch.engine_agent.engines.port import EngineUnavailable
+from dynbranch.naming.equivalences import probe_pairs
 
 VOUCHED_TEMPLATE = "chat_template"
 """The fact by which an operator vouches for a chat template that can not be examined."""
@@ -154,7 +153,7 @@ async def _model(
         fingerprint=Fingerprint(tuple(sorted(facts.items())), given.level),
         aliases=tuple(a for a in card.get("aliases") or () if isinstance(a, str) and a != model_id),
         context_tokens=seen.context_tokens or int(card.get("max_model_len") or 0),
-        equivalences=await _equivalences(renderer, texts) if known else frozenset(),
+        equivalences=await _equivalences(renderer) if known else frozenset(),
         not_reusable_reason=_not_reusable(seen.template, texts, known, given),
     )
 
@@ -167,12 +166,14 @@ def _not_reusable(template: str | None, texts: list[str], known: bool, given: Gi
     return clock_reason(template or "", texts, given.now)
 
 
-async def _equivalences(renderer: _Renderer, texts: list[str]) -> frozenset[str]:
-    """A spelling is only declared when every probe conversation renders the same in both."""
-    for conversation, text in zip(CONVERSATIONS, texts, strict=True):
-        if await renderer.render(as_blocks(conversation)) != text:
-            return frozenset()
-    return frozenset({SINGLE_TEXT_BLOCK_IS_STRING})
+async def _equivalences(renderer: _Renderer) -> frozenset[str]:
+    """What naming may treat as one spelling: each equivalence whose every pair renders the same."""
+    held: dict[str, bool] = {}
+    for pair in probe_pairs():
+        first, second = await renderer.render(pair.first), await renderer.render(pair.second)
+        same = first is not None and first == second
+        held[pair.equivalence] = held.get(pair.equivalence, True) and same
+    return frozenset(equivalence for equivalence, holds in held.items() if holds)
 
 
 @dataclass(frozen=True, slots=True)
