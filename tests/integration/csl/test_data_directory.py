@@ -169,6 +169,7 @@ async def test_a_killed_process_loses_nothing_that_was_acknowledged(tmp_path: Pa
         await store(shell, "gone", "docs/2")
         await write(shell, "docs/2")
         shutil.copytree(tmp_path / "a", tmp_path / "b")
+    DataDirectory(tmp_path / "b").claim()
     async with opened(tmp_path / "b") as shell:
         assert isinstance(await demand(shell, "kept"), Hit)
         assert isinstance(await demand(shell, "gone"), Miss)

@@ -25,6 +25,7 @@ from dynbranch.domain.reuse import (
     ReadScope,
     Refusal,
     Refused,
+    WriteResult,
 )
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -173,13 +174,19 @@ class Histories(RuleBasedStateMachine):
             self.model.lives[incarnation] = Life([support])
             return
         assert incarnation == standing
+        if self.library.library.is_falling(incarnation.name):
+            # It falls with the write under way, which has been through it: no more support is recorded.
+            return
         # An entry never rests on one that is younger than itself: nothing may hold itself up.
         if all(producer.number < incarnation.number for producer in support.producers):
             self.model.lives[standing].supports.append(support)
 
     @rule(records=st.lists(st.sampled_from(RECORDS), min_size=1, max_size=2, unique=True))
     def write(self, records: list[RecordId]) -> None:
-        result = self.library.write(*records)
+        if not self.library.is_writing:
+            self.check_write(self.library.write(*records), records)
+
+    def check_write(self, result: WriteResult, records: list[RecordId]) -> None:
         fallen = self.model.write(records)
         assert set(result.invalidated_names) == {one.name for one in fallen}
         assert result.invalidated_entries == len(fallen)
@@ -187,6 +194,8 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.lives() and not self.library.library.slices)
     @rule(data=st.data())
     def evict(self, data: st.DataObject) -> None:
+        if self.library.is_writing:
+            return
         one = data.draw(st.sampled_from(self.lives()))
         transaction = Transaction(self.library.store)
         meta = rows.unpack_meta(transaction.get_guarded(rows.META) or b"")
@@ -227,6 +236,26 @@ class SlicedHistories(Histories):
     hold_slices = True
 
 
+class PlannedHistories(SlicedHistories):
+    """A write looks at one node at a time, with demands, commits and restarts in between."""
+
+    @precondition(lambda self: not self.library.is_writing)
+    @rule(records=st.lists(st.sampled_from(RECORDS), min_size=1, max_size=2, unique=True))
+    def begin_write(self, records: list[RecordId]) -> None:
+        self.written = records
+        self.library.begin_write(*records)
+
+    @precondition(lambda self: self.library.is_writing)
+    @rule()
+    def look_at_one_more_node(self) -> None:
+        self.library.step_write()
+
+    @precondition(lambda self: self.library.is_writing)
+    @rule()
+    def finish_write(self) -> None:
+        self.check_write(self.library.finish_write(), self.written)
+
+
 common = settings(
     max_examples=80, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -235,6 +264,8 @@ TestHistories = pytest.mark.promise("C1.cascade")(Histories.TestCase)
 TestHistories.settings = common
 TestSlicedHistories = pytest.mark.promise("C1.cascade")(SlicedHistories.TestCase)
 TestSlicedHistories.settings = common
+TestPlannedHistories = pytest.mark.promise("C1.cascade")(PlannedHistories.TestCase)
+TestPlannedHistories.settings = common
 
 
 @pytest.mark.promise("C1.cascade")

@@ -26,6 +26,9 @@ class CslSettings(BaseSettings):
     lease_ttl_ms: int = Field(
         _DEFAULT.lease_ttl_ms, ge=100, le=_DEFAULT.max_lease_ttl_ms, description="life of an unrenewed lease"
     )
+    entry_ttl_s: int = Field(
+        _DEFAULT.entry_ttl_ms // 1000, ge=0, description="seconds that an entry is kept; 0: whatever its age"
+    )
     max_history: int = Field(
         _DEFAULT.max_history, ge=0, description="rows kept to answer why an entry was invalidated"
     )
@@ -42,6 +45,7 @@ class CslSettings(BaseSettings):
             max_payload_bytes=self.max_payload_bytes,
             lease_ttl_ms=self.lease_ttl_ms,
             max_history=self.max_history,
+            entry_ttl_ms=self.entry_ttl_s * 1000,
         )
 
     def sizes(self) -> Sizes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from dynbranch.csl.key_value import StoreFull
 from dynbranch.domain.errors import StoreFailed
 
 RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
@@ -19,7 +20,8 @@ async def run_inline(call: Callable[[], None]) -> None:
 class GroupCommit:
     """Whoever waits first leads and flushes; who comes during a flush shares the next one.
 
-    After one failed flush nothing is known of what is on disk, so every later wait fails too (fail-stop).
+    After one failed flush nothing is known of what is on disk, so every later wait fails too (fail-stop). A
+    full disk on which no flush was tried fails those who wait, and no one later.
     """
 
     def __init__(self, sync: Callable[[], None], run_blocking: RunBlocking) -> None:
@@ -52,6 +54,8 @@ class GroupCommit:
             await asyncio.wait({flush})
             self._settle(flush, covered)
             raise
+        except StoreFull:
+            raise
         except Exception as error:
             self._settle(flush, covered)
             assert self._failed is not None
@@ -63,6 +67,8 @@ class GroupCommit:
         self.flushes += 1
         if error is None:
             self._reached = max(self._reached, covered)
+        elif isinstance(error, StoreFull):
+            return
         elif isinstance(error, StoreFailed):
             self._failed = error
         else:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from itertools import count
 
 from dynbranch.csl.core import consistency, library
 from dynbranch.csl.core.events import BeginEpoch, DeleteSlice, Effect, Event, Moment, Write
 from dynbranch.csl.core.library import Library
 from dynbranch.csl.core.limits import Limits
+from dynbranch.csl.core.store import View
 from dynbranch.csl.key_value import KeyValue, MemoryKeyValue
 from dynbranch.csl.shell import Shell
 from dynbranch.domain.ids import DemandId, Digest, GenerationId, LeaseId, Name, RecordId
@@ -118,6 +120,8 @@ class SteppedLibrary:
         self._limits = limits or Limits()
         self._hold_slices = hold_slices
         self._checked = checked
+        self._index: View | None = None
+        self._plan_ends = ExitStack()
         if store is None:
             store = MemoryKeyValue()
             store.apply(library.found(1))
@@ -126,6 +130,7 @@ class SteppedLibrary:
 
     def restart(self) -> None:
         """What is in memory is lost, the rows stay."""
+        self._end_plan()
         self.store.apply(library.open_store(self.store))
         self.library = Library(limits=self._limits, new_id=self._ids, view=self.store)
         if not self._hold_slices:
@@ -141,6 +146,39 @@ class SteppedLibrary:
         if not self._hold_slices:
             self.delete_slices()
         return decision.reply
+
+    # A write in steps, with anything in between
+
+    def begin_write(self, *records: str) -> None:
+        self.delete_slices()
+        event = Write(tuple(map(RecordId, records)), "test")
+        self.library.begin_write(event, self.store, Moment(self.clock.now(), self.clock.unix_ms()))
+        self._index = self._plan_ends.enter_context(self.store.frozen())
+
+    def step_write(self, nodes: int = 1) -> bool:
+        """True when nothing is left to look at."""
+        assert self._index is not None
+        return self.library.step_plan(self.store, self._index, nodes)
+
+    def finish_write(self) -> WriteResult:
+        assert self._index is not None
+        decision = self.library.finish_plan(self.store, self._index)
+        self._end_plan()
+        self.store.apply(decision.batch)
+        self.effects.extend(decision.effects)
+        self._check()
+        if not self._hold_slices:
+            self.delete_slices()
+        return decision.reply
+
+    @property
+    def is_writing(self) -> bool:
+        return self._index is not None
+
+    def _end_plan(self) -> None:
+        self.library.drop_plan()
+        self._index = None
+        self._plan_ends.close()
 
     def delete_slices(self, at_most: int = 1 << 30) -> None:
         for number in self.library.slices[:at_most]:

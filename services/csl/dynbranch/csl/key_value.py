@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
 from typing import Protocol
 
 from dynbranch.csl.core.store import Batch, View
@@ -32,7 +33,7 @@ class StoreCorrupt(StoreFailed):
 
 class StoreFull(StoreFailed):
     def __init__(self, message: str) -> None:
-        super().__init__("store_full", message, advice="free disk space, then restart")
+        super().__init__("store_full", message, advice="free disk space; hits are served meanwhile")
 
 
 class StoreLocked(StoreFailed):
@@ -53,7 +54,11 @@ class GuardFailed(Conflict):
 
 
 class KeyValue(View, Protocol):
-    """``get`` and ``scan`` read what is applied now. One thread applies; ``sync`` may run in another."""
+    """``get``, ``scan`` and ``page`` read what is applied now. One thread applies; ``sync`` may run in
+    another.
+
+    After StoreFull everything can still be read, and nothing written until ``reclaim`` returns.
+    """
 
     def apply(self, batch: Batch) -> None:
         """All changes or none, visible at once, not yet durable. Raises GuardFailed, StoreFailed."""
@@ -63,6 +68,9 @@ class KeyValue(View, Protocol):
 
     def sync(self) -> None:
         """Block until everything applied before the call would survive a power loss. Raises StoreFailed."""
+
+    def reclaim(self) -> None:
+        """After StoreFull: take up writing again. Raises StoreFull while there is no room."""
 
     def close(self) -> None: ...
 
@@ -92,6 +100,9 @@ class MemoryKeyValue:
                 else bisect_left(self._keys, key + b"\0")
             )
 
+    def page(self, prefix: bytes, start: bytes, at_most: int) -> list[tuple[bytes, bytes]]:
+        return list(islice(self.scan(prefix, start), at_most))
+
     def apply(self, batch: Batch) -> None:
         self._check_open()
         check_guards(self, batch)
@@ -115,6 +126,9 @@ class MemoryKeyValue:
             copy.close()
 
     def sync(self) -> None:
+        self._check_open()
+
+    def reclaim(self) -> None:
         self._check_open()
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ _COUNTERS = {
     "writes": "Writes acknowledged or under way",
     "invalidated_entries": "Entries that writes removed",
     "evicted_entries": "Entries that made room for others",
+    "expired_entries": "Entries that were kept for their whole time",
     "expired_leases": "Leases that nobody renewed",
     "guard_misses": "Stored entries that were found not current and not served; must stay zero",
 }

@@ -11,13 +11,16 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from dynbranch.csl.core import library, rows
+from dynbranch.csl.core import consistency, library, migration, rows
 from dynbranch.csl.core.store import Inconsistent
-from dynbranch.csl.key_value import StoreCorrupt
-from dynbranch.csl.rocks import DataDirectory, RocksKeyValue, Sizes
+from dynbranch.csl.key_value import KeyValue, StoreCorrupt
+from dynbranch.csl.rocks import DataDirectory, Floor, RocksKeyValue, Sizes
 from dynbranch.domain.ids import UnixMs
 
 _log = logging.getLogger(__name__)
+
+VERIFIED_ROWS = 64
+"""Rows of every keyspace that each opening looks at."""
 
 
 @dataclass(slots=True)
@@ -31,7 +34,7 @@ class Opened:
     quarantined: str = ""
 
     def keep(self) -> None:
-        """Move the floor up to what is durable now. Blocks."""
+        """Move the floor up to what is durable now. Blocks. Raises StoreFull, StoreFailed."""
         sequence = self.store.sequence()
         self.store.sync()
         self.directory.write_floor(self.epoch, sequence)
@@ -42,7 +45,7 @@ def open_directory(directory: DataDirectory, *, sizes: Sizes, now: UnixMs) -> Op
     oldest_epoch = 0
     try:
         floor = directory.read_floor()
-        oldest_epoch = floor[0] if floor is not None else 0
+        oldest_epoch = floor.epoch if floor is not None else 0
         damage = directory.damage()
         if damage is not None:
             raise StoreCorrupt(damage)
@@ -57,25 +60,45 @@ def open_directory(directory: DataDirectory, *, sizes: Sizes, now: UnixMs) -> Op
     return opened
 
 
-def _open(directory: DataDirectory, sizes: Sizes, floor: tuple[int, int] | None, now: UnixMs) -> Opened:
+def _open(directory: DataDirectory, sizes: Sizes, floor: Floor | None, now: UnixMs) -> Opened:
     if not directory.holds_database:
         return _found(directory, sizes, now)
-    store = RocksKeyValue(directory.database, sizes=sizes, floor=floor[1] if floor is not None else 0)
+    store = RocksKeyValue(directory.database, sizes=sizes, floor=floor.sequence if floor is not None else 0)
     try:
         if floor is None and next(store.scan(b""), None) is None:
             # The process that made it died before it wrote the first row.
             store.apply(library.found(now))
             return Opened(store, directory, now)
+        upgrade(store)
+        verify(store, now)
         meta = rows.read_meta(store)
         store.apply(library.open_store(store))
     except BaseException:
         store.close()
         raise
-    if floor is None or floor[0] > meta.epoch:
-        restored = max(meta.epoch, floor[0] if floor is not None else 0) + 1
+    if floor is None or floor.epoch > meta.epoch or directory.is_copy(floor):
+        restored = max(meta.epoch, floor.epoch if floor is not None else 0) + 1
         _log.warning("the store is a restored copy; epoch %d ends", meta.epoch)
         return Opened(store, directory, meta.epoch, new_epoch=max(restored, now))
     return Opened(store, directory, meta.epoch)
+
+
+def upgrade(store: KeyValue) -> None:
+    """Bring a store of an older format to today's. Raises UnknownFormat for one of a newer program."""
+    batches = 0
+    for batch in migration.upgrade(store):
+        store.apply(batch)
+        batches += 1
+    if batches:
+        store.sync()
+        _log.warning("the store was brought to format %d in %d batches", rows.FORMAT, batches)
+
+
+def verify(store: KeyValue, seed: int) -> None:
+    """A look at every opening that costs the same whatever the size. Raises Inconsistent, StoreCorrupt."""
+    found = next(consistency.sampled(store, seed.to_bytes(8, "big") * 4, VERIFIED_ROWS), None)
+    if found is not None:
+        raise Inconsistent(found)
 
 
 def _found(directory: DataDirectory, sizes: Sizes, epoch: int, *, quarantined: str = "") -> Opened:

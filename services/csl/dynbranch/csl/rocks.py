@@ -14,11 +14,14 @@ What the binding demands:
 - The default recovery drops the later half of a damaged log, which would bring invalidated entries back; ours
   accepts a torn tail only and refuses anything else.
 - A damaged manifest can open as an empty database: a fsynced file beside it holds a floor for the sequence
-  number.
+  number. A damaged length at the end of a log passes for a torn tail: log_files.py looks before the opening.
+- Once an append to the log has failed, every later one does, also when there is room again: the database must
+  be opened anew.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -27,7 +30,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
+from dynbranch.csl import log_files
 from dynbranch.csl.core.store import Batch, View
 from dynbranch.csl.key_value import (
     StoreClosed,
@@ -53,8 +58,9 @@ from rocksdict import (
     WriteBatch,
 )
 
-DATABASE, FLOOR, QUARANTINE, DAMAGED = "rocks", "floor.json", "quarantine", "damaged"
+DATABASE, FLOOR, QUARANTINE, DAMAGED, ORIGIN = "rocks", "floor.json", "quarantine", "damaged", "origin"
 KEPT_QUARANTINES = 2
+_ROOM_TO_OPEN_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,10 @@ class _Frozen:
         finally:
             self._scanning = False
 
+    def page(self, prefix: bytes, start: bytes, at_most: int) -> list[tuple[bytes, bytes]]:
+        assert not self._scanning, "a frozen view has one scan at a time"
+        return _page(self._rows, prefix, start, at_most)
+
     def drop(self) -> None:
         self._snapshot = None
         self._rows.iterator = None
@@ -114,16 +124,31 @@ class RocksKeyValue:
 
     def __init__(self, path: Path, *, sizes: Sizes, floor: int = 0) -> None:
         self._path = path
+        self._sizes = sizes
         self._open_rows: weakref.WeakSet[_Rows] = weakref.WeakSet()
         self._frozen: weakref.WeakSet[_Frozen] = weakref.WeakSet()
-        with _typed_errors():
-            self._db: Rdict | None = Rdict(str(path), _options(sizes))
-        found = self._db.latest_sequence_number()
+        self._syncing = Lock()
+        self._full = ""
+        self._db: Rdict | None = None
+        self._open()
+        found = self.sequence()
         if found < floor:
             self.close()
             raise StoreCorrupt(
                 f"the database ends at {found}, but {floor} was durable: files are damaged or missing"
             )
+
+    def _open(self) -> None:
+        for problem in log_files.problems(self._path):
+            raise StoreCorrupt(problem)
+        known = (self._path / "CURRENT").exists()
+        try:
+            self._db = Rdict(str(self._path), _options(self._sizes))
+        except Exception as error:
+            found = _typed(str(error))
+            if known and "No such file" in str(error):
+                found = StoreCorrupt(str(error))
+            raise found from error
 
     def get(self, key: bytes) -> bytes | None:
         # The hottest call of the service: no context manager here.
@@ -143,18 +168,30 @@ class RocksKeyValue:
         self._open_rows.add(rows)
         return _walk(rows, prefix, prefix + start)
 
+    def page(self, prefix: bytes, start: bytes, at_most: int) -> list[tuple[bytes, bytes]]:
+        options = _bounded(prefix)
+        with _typed_errors():
+            iterator = self._database().iter(options)
+        return _page(_Rows(iterator, options), prefix, start, at_most)
+
     def apply(self, batch: Batch) -> None:
         check_guards(self, batch)
         if batch.empty:
             return
+        if self._full:
+            raise StoreFull(self._full)
         writes = WriteBatch(raw_mode=True)
         for key, value in batch.changes.items():
             if value is None:
                 writes.delete(key)
             else:
                 writes.put(key, value)
-        with _typed_errors():
-            self._database().write(writes)
+        try:
+            with _typed_errors():
+                self._database().write(writes)
+        except StoreFull as error:
+            self._full = str(error)
+            raise
 
     @contextmanager
     def frozen(self) -> Iterator[View]:
@@ -168,8 +205,29 @@ class RocksKeyValue:
             view.drop()
 
     def sync(self) -> None:
-        with _typed_errors():
-            self._database().flush_wal(True)
+        """A flush that is tried and fails leaves nothing known, whatever the reason. While the disk is full,
+        none is tried.
+        """
+        with self._syncing:
+            if self._full:
+                raise StoreFull(self._full)
+            try:
+                with _typed_errors():
+                    self._database().flush_wal(True)
+            except StoreFull as error:
+                raise StoreFailed("flush_failed", str(error)) from error
+
+    def reclaim(self) -> None:
+        if not self._full:
+            return
+        free = shutil.disk_usage(self._path).free
+        needed = _ROOM_TO_OPEN_BYTES + 3 * self._sizes.write_buffer
+        if free < needed:
+            raise StoreFull(f"{free} bytes are free, {needed} are needed to go on")
+        with self._syncing:
+            self.close()
+            self._open()
+            self._full = ""
 
     def sequence(self) -> int:
         """The number of the last change, for the floor."""
@@ -189,9 +247,15 @@ class RocksKeyValue:
         for view in list(self._frozen):
             view.drop()
         database, self._db = self._db, None
-        if database is not None:
+        if database is None:
+            return
+        try:
             with _typed_errors():
                 database.close()
+        except StoreFailed:
+            # Its writer can not end well; what it has in its log is read at the next opening.
+            if not self._full:
+                raise
 
     def _database(self) -> Rdict:
         if self._db is None:
@@ -209,8 +273,30 @@ def _walk(rows: _Rows, prefix: bytes, first: bytes) -> Iterator[tuple[bytes, byt
         del iterator
         yield key, value
         _present(rows).next()
-    with _typed_errors():
+    try:
         _present(rows).status()
+    except Exception as error:
+        raise _typed(str(error)) from error
+
+
+def _page(rows: _Rows, prefix: bytes, start: bytes, at_most: int) -> list[tuple[bytes, bytes]]:
+    """As _walk, without its generator: a cascade reads many short pages."""
+    iterator = _present(rows)
+    found: list[tuple[bytes, bytes]] = []
+    iterator.seek(prefix + start)
+    while len(found) < at_most:
+        if not iterator.valid():
+            try:
+                iterator.status()
+            except Exception as error:
+                raise _typed(str(error)) from error
+            break
+        key: bytes = iterator.key()
+        if not key.startswith(prefix):
+            break
+        found.append((key, iterator.value()))
+        iterator.next()
+    return found
 
 
 def _present(rows: _Rows) -> RdictIter:
@@ -279,12 +365,24 @@ def _options(sizes: Sizes) -> Options:
     return options
 
 
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What the file beside the database says: the epoch, and the least sequence number that is durable.
+
+    ``origin`` tells the file system's own marks of one file of the directory, which no copy has.
+    """
+
+    epoch: int
+    sequence: int
+    origin: str = ""
+
+
 class DataDirectory:
     """The directory of one store: the database, the floor beside it, and what was set aside.
 
-    Layout: ``rocks/`` the database · ``floor.json`` epoch and floor, fsynced · ``damaged`` left by a
-    process that found corruption while it served · ``quarantine/<unix ms>/`` the last two databases that
-    were set aside.
+    Layout: ``rocks/`` the database · ``floor.json`` epoch and floor, fsynced · ``origin`` an empty file whose
+    place on the disk tells this directory from a copy of it · ``damaged`` left by a process that found
+    corruption while it served · ``quarantine/<unix ms>/`` the last two databases that were set aside.
     """
 
     def __init__(self, path: Path) -> None:
@@ -299,28 +397,57 @@ class DataDirectory:
     def holds_database(self) -> bool:
         return (self.database / "CURRENT").exists()
 
-    def read_floor(self) -> tuple[int, int] | None:
-        """(epoch, sequence floor); None when there is no such file, as in a restored copy."""
+    def read_floor(self) -> Floor | None:
+        """None when there is no such file, as in a restored copy."""
         try:
-            text = (self.path / FLOOR).read_text(encoding="utf-8")
+            document = json.loads((self.path / FLOOR).read_bytes())
+            return Floor(int(document["epoch"]), int(document["floor"]), str(document.get("origin", "")))
         except FileNotFoundError:
             return None
-        try:
-            document = json.loads(text)
-            return int(document["epoch"]), int(document["floor"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise StoreCorrupt(f"{FLOOR} is not readable") from None
 
     def write_floor(self, epoch: int, floor: int) -> None:
-        """Atomically and durably. The sequence number must be durable before it becomes a floor."""
+        """Atomically and durably. The sequence number must be durable before it becomes a floor. Raises
+        StoreFull.
+        """
+        document = {"epoch": epoch, "floor": floor, "origin": self.origin(make=True)}
         target = self.path / FLOOR
         draft = target.with_suffix(".new")
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump({"epoch": epoch, "floor": floor}, file)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with draft.open("w", encoding="utf-8") as file:
+                json.dump(document, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise StoreFull(str(error)) from error
         draft.replace(target)
         _fsync_directory(self.path)
+
+    def origin(self, *, make: bool = False) -> str:
+        """Inode and change time of a file that is never touched: a copy of the directory has others."""
+        path = self.path / ORIGIN
+        if make and not path.exists():
+            path.touch()
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return ""
+        return f"{found.st_ino}.{found.st_ctime_ns}"
+
+    def is_copy(self, floor: Floor) -> bool:
+        return bool(floor.origin) and floor.origin != self.origin()
+
+    def claim(self) -> None:
+        """Say that this copied directory is the one and only now, and that nothing was written since then.
+
+        For a directory that was moved while no process used it.
+        """
+        floor = self.read_floor()
+        if floor is not None:
+            self.write_floor(floor.epoch, floor.sequence)
 
     def mark_damaged(self, reason: str) -> None:
         """So that the next start sets the database aside, even if it opens."""
@@ -341,7 +468,7 @@ class DataDirectory:
             target = target.with_name(target.name + "x")
         if self.database.exists():
             self.database.rename(target)
-        for name in (FLOOR, DAMAGED):
+        for name in (FLOOR, DAMAGED, ORIGIN):
             (self.path / name).unlink(missing_ok=True)
         _fsync_directory(self.path)
         for old in sorted(place.iterdir())[:-KEPT_QUARANTINES]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from dynbranch.csl.core.events import (
@@ -28,7 +29,7 @@ from dynbranch.csl.core.library import Library
 from dynbranch.csl.durability import GroupCommit, RunBlocking, run_inline
 from dynbranch.csl.key_value import KeyValue, StoreFull
 from dynbranch.domain.errors import StoreFailed
-from dynbranch.domain.ids import LeaseId, Name, RecordId
+from dynbranch.domain.ids import Instant, LeaseId, Name, RecordId
 from dynbranch.domain.reuse import (
     Commit,
     CommitOutcome,
@@ -76,13 +77,27 @@ class Shell:
         self._writing = asyncio.Lock()
         self._slices_wait = asyncio.Event()
         self._dirty = False
+        self._full_since: Instant | None = None
         self._failure: StoreFailed | None = None
         self._failed = asyncio.Event()
 
     # What callers ask
 
     async def demand(self, demand: Demand) -> DemandOutcome:
-        return self._do(lambda: self.library.demand(demand, self._store, self._moment()))
+        """All that a demand may have to write is its workflow's first arrival, which can wait for room."""
+        self._check()
+        with self._guarded():
+            decision = self.library.demand(demand, self._store, self._moment())
+            if not decision.batch.empty:
+                try:
+                    self._store.apply(decision.batch)
+                    self._dirty = True
+                except StoreFull as error:
+                    self._say_full(error)
+                    self.library.defer_arrivals(decision.batch)
+        for effect in decision.effects:
+            self._report(effect)
+        return decision.reply
 
     async def commit(self, commit: Commit) -> CommitOutcome:
         return self._do(lambda: self.library.commit(commit, self._store, self._moment()))
@@ -101,20 +116,23 @@ class Shell:
         return self._do(lambda: Decision(self.library.stats(self._store)))
 
     async def write(self, records: Sequence[RecordId], *, reporter: str) -> WriteResult:
-        """Returns when nothing that read an older version can be served, whatever happens next."""
+        """Returns when nothing that read an older version can be served, whatever happens next.
+
+        A write that has begun happens, also when its caller leaves.
+        """
         event = Write(tuple(records), reporter)
-        return await self._fell(lambda: self.library.write(event, self._store, self._moment()))
+        return await self._fell(lambda: self.library.begin_write(event, self._store, self._moment()))
 
     async def begin_epoch(self, epoch: int) -> WriteResult:
         """After a restore. To be called before serving."""
         event = BeginEpoch(epoch)
-        return await self._fell(lambda: self.library.begin_epoch(event, self._store, self._moment()))
+        return await self._fell(lambda: self.library.begin_plan_of_epoch(event, self._store, self._moment()))
 
-    async def _fell(self, decide: Callable[[], Decision[WriteResult]]) -> WriteResult:
+    async def _fell(self, begin: Callable[[], None]) -> WriteResult:
         async with self._writing:
             await self._delete_slices()
             with self._tracer.start_as_current_span(telemetry.SPAN_CASCADE) as span:
-                decision = self._decide(decide)
+                decision = await self._planned(begin)
                 for effect in decision.effects:
                     if isinstance(effect, Cascaded):
                         span.set_attribute("dynbranch.cascade.direct", effect.direct)
@@ -126,6 +144,27 @@ class Shell:
         # Outside the lock, so that writes share a flush.
         await self._durable()
         return decision.reply
+
+    async def _planned(self, begin: Callable[[], None]) -> Decision[WriteResult]:
+        """Plan in steps, giving way to other events between them; decide and apply in one."""
+        self._check()
+        begin()
+        left: asyncio.CancelledError | None = None
+        try:
+            with self._guarded(), self._store.frozen() as index:
+                while not self.library.step_plan(self._store, index, self.library.limits.plan_nodes):
+                    try:
+                        await asyncio.sleep(0)
+                    except asyncio.CancelledError as error:
+                        left = error
+                    self._check()
+                decision = self._decide(lambda: self.library.finish_plan(self._store, index))
+        finally:
+            self.library.drop_plan()
+        if left is not None:
+            self._slices_wait.set()
+            raise left
+        return decision
 
     # The life of the store
 
@@ -169,21 +208,31 @@ class Shell:
 
     def _decide(self, decide: Callable[[], Decision[T]]) -> Decision[T]:
         """Decide and apply. No await: the next event sees what this one did."""
-        if self._failure is not None:
-            raise self._failure
-        try:
+        self._check()
+        with self._guarded():
             decision = decide()
             if not decision.batch.empty:
                 self._store.apply(decision.batch)
                 self._dirty = True
-        except StoreFull:
+        for effect in decision.effects:
+            self._report(effect)
+        return decision
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """A store that fails in any way but being full can not go on."""
+        try:
+            yield
+        except StoreFull as error:
+            self._say_full(error)
             raise
         except StoreFailed as error:
             self._fail(error)
             raise
-        for effect in decision.effects:
-            self._report(effect)
-        return decision
 
     def _report(self, effect: Effect) -> None:
         match effect:
@@ -197,9 +246,10 @@ class Shell:
     async def _durable(self) -> None:
         self._dirty = False
         try:
-            await self._commit_group.durable()
-        except StoreFailed as error:
-            self._fail(error)
+            with self._guarded():
+                await self._commit_group.durable()
+        except StoreFull:
+            self._dirty = True
             raise
 
     def _fail(self, error: StoreFailed) -> None:
@@ -237,10 +287,34 @@ class Shell:
     async def _housekeeping(self) -> None:
         while True:
             await self._clock.sleep(HOUSEKEEPING_S)
-            if not self._dirty:
-                continue
-            async with self._writing:
+            try:
+                await self._keep_house()
+            except StoreFull as error:
+                self._say_full(error)
+
+    async def _keep_house(self) -> None:
+        async with self._writing:
+            if self._full_since is not None:
+                self._store.reclaim()
+                self._full_since = None
+                _log.warning("there is room again; the store takes writes")
+            await self._expire_entries()
+            if self._dirty:
                 self._do(lambda: self.library.forget_versions(self._store))
-            await self._durable()
-            if self._keep is not None:
-                await self._run_blocking(self._keep)
+        if not self._dirty:
+            return
+        await self._durable()
+        if self._keep is not None:
+            await self._run_blocking(self._keep)
+
+    async def _expire_entries(self) -> None:
+        while True:
+            looked_at = self._do(lambda: self.library.expire_entries(self._store, self._moment()))
+            if not looked_at:
+                return
+            await asyncio.sleep(0)
+
+    def _say_full(self, error: StoreFull) -> None:
+        if self._full_since is None:
+            self._full_since = self._clock.now()
+            _log.error("the disk is full; hits are served, nothing is stored: %s", error)

@@ -1,27 +1,20 @@
-"""The write cascade (paper §3.2, Prop. A.5).
+"""Removing what a write condemned; planning.py finds it.
 
-A write removes every derivation that read a written record, every entry left without a derivation, and
-every derivation that needed such an entry, transitively. Producer numbers are always smaller than their
-children's, so the graph has no cycle and an entry that still has a derivation is truly supported.
-
-Planning only reads and costs O(|W| + |A| + |E_A|); removing costs O(|R_A|) more and may be cut into slices,
-once the condemned nodes are durable.
+It costs O(|R_A|), the rows of the fallen nodes, and may be cut into slices once the condemned nodes are
+durable.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from dynbranch.csl.core import graph, history, rows
+from dynbranch.csl.core import graph, rows
 from dynbranch.csl.core.rows import EntryRow, Meta, Node
 from dynbranch.csl.core.store import Transaction, View
-from dynbranch.domain.ids import Name, RecordId, UnixMs, Version, is_whole, source_of, whole
-from dynbranch.domain.reuse import Incarnation, Invalidation
-
-Cause = RecordId | Incarnation
-"""Why a derivation fell: the record that it read, or the producer that it needed."""
+from dynbranch.domain.ids import Name
+from dynbranch.domain.reuse import Incarnation
 
 _CONDEMNED_HEAD = struct.Struct(">32sQBH")
 _U16 = struct.Struct(">H")
@@ -34,86 +27,6 @@ class Condemned:
     incarnation: Incarnation
     whole: bool
     derivations: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class Fallout:
-    """What one write fells. ``dead`` keeps the order in which entries were found, nearest to the write
-    first.
-    """
-
-    dead: dict[Name, Cause] = field(default_factory=dict)
-    lost: dict[Name, set[int]] = field(default_factory=dict)
-    entries: dict[Name, EntryRow] = field(default_factory=dict)
-
-    def condemned(self) -> Iterator[Condemned]:
-        for name, lost in self.lost.items():
-            number = self.entries[name].number
-            yield Condemned(Incarnation(name, number), name in self.dead, tuple(sorted(lost)))
-
-
-def direct_readers(view: View, records: Iterable[RecordId]) -> Iterator[tuple[Node, RecordId]]:
-    """Every derivation that read one of the records, with the written record that fells it."""
-    sources = {source_of(record) for record in records if is_whole(record)}
-    for source in sorted(sources):
-        for _, node in graph.readers_of_source(view, source):
-            yield node, whole(source)
-    rest = [record for record in records if source_of(record) not in sources]
-    for record in rest:
-        for node in graph.readers(view, record):
-            yield node, record
-    for source, record in {source_of(record): record for record in rest}.items():
-        for node in graph.readers(view, whole(source)):
-            yield node, record
-
-
-def plan(view: View, direct: Iterable[tuple[Node, Cause]]) -> Fallout:
-    """Follow the loss of derivations to everything left without one."""
-    fallout = Fallout()
-    pending: list[tuple[Node, Cause]] = list(direct)
-    pending.reverse()
-    while pending:
-        node, cause = pending.pop()
-        name = node.name
-        lost = fallout.lost.get(name)
-        if lost is None:
-            fallout.entries[name] = graph.require_entry(view, name)
-            lost = fallout.lost[name] = set()
-        lost.add(node.derivation)
-        entry = fallout.entries[name]
-        if name in fallout.dead or len(lost) < len(entry.derivations):
-            continue
-        fallout.dead[name] = cause
-        itself = Incarnation(name, entry.number)
-        pending.extend((child, itself) for child in graph.children(view, itself))
-    return fallout
-
-
-def remember(
-    transaction: Transaction,
-    meta: Meta,
-    fallout: Fallout,
-    *,
-    version: Version,
-    at: UnixMs,
-    reporter: str,
-    max_rows: int,
-    max_new: int,
-) -> Meta:
-    """Write down why entries went, for at most ``max_new`` of them."""
-    for name, cause in list(fallout.dead.items())[:max_new]:
-        entry = fallout.entries[name]
-        row = Invalidation(
-            incarnation_number=entry.number,
-            at=at,
-            version=version,
-            record=None if isinstance(cause, Incarnation) else cause,
-            lost_producer=cause if isinstance(cause, Incarnation) else None,
-            label=entry.label,
-            reporter=reporter,
-        )
-        meta = history.append(transaction, meta, name, row, max_rows=max_rows)
-    return meta
 
 
 def remove(transaction: Transaction, meta: Meta, condemned: Iterable[Condemned]) -> Meta:

@@ -7,7 +7,7 @@ from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.core.rows import DerivationRow, EntryRow, Meta, Node
 from dynbranch.csl.core.store import View
 from dynbranch.domain.ids import RecordId, Version, source_of, whole
-from dynbranch.domain.reuse import Commit, Lease, Read, Refusal, Refused
+from dynbranch.domain.reuse import Commit, Lease, Read, ReadScope, Refusal, Refused
 
 
 def judge_token(meta: Meta, lease: Lease) -> Refused | None:
@@ -49,6 +49,15 @@ def judge_reads(view: View, meta: Meta, reads: tuple[Read, ...]) -> Refused | No
     if stale is None:
         return None
     return Refused(Refusal.STALE_READ, f"{stale.record} may have been written after {stale.as_of}")
+
+
+def declared_current(view: View, meta: Meta, scope: ReadScope) -> bool:
+    """Whether everything that a harness says it has read is still as it was.
+
+    If not, the execution serves that harness, which knows what it read, and nobody else.
+    """
+    reads = [Read(read.record, read.as_of) for read in scope.declared if read.as_of is not None]
+    return len(reads) == len(scope.declared) and versions.stale_read(view, meta, reads) is None
 
 
 def same_support(view: View, commit: Commit, entry: EntryRow, derivation: DerivationRow) -> bool:

@@ -30,10 +30,36 @@ def violations(view: View) -> Iterator[str]:
     doomed = {name for name, entry in entries.items() if _is_doomed(condemned, name, entry)}
     yield from _counters(view, meta, entries)
     yield from _lists(entries)
+    yield from _ages(view, entries)
     yield from _payloads(view, entries)
     yield from _derivations(view, meta, entries, condemned, doomed)
     yield from _indexes(view)
     yield from _history(view, meta)
+
+
+def sampled(view: View, start: Name | bytes, at_most: int) -> Iterator[str]:
+    """The same for a few entries from ``start`` on, and the shape of a few rows of every other kind."""
+    meta = rows.read_meta(view)
+    for key, value in view.page(rows.ENTRIES, start, at_most):
+        name, entry = Name(key[1:]), rows.unpack_entry(value)
+        if entry.number >= meta.next_number:
+            yield f"entry {name.hex()} has the number {entry.number}, which was not given out yet"
+        payload = view.get(rows.payload_key(name))
+        if payload is None or len(payload) != entry.payload_bytes:
+            yield f"the payload of {name.hex()} is missing or has a wrong size"
+        if view.get(rows.age_key(entry.created, name)) is None:
+            yield f"entry {name.hex()} is not in the index of ages"
+        for number in entry.derivations:
+            node = Node(name, number)
+            yield from _index_rows(view, node, rows.read_derivation(view, node))
+    for space in (rows.READERS, rows.CHILDREN):
+        for key, _ in view.page(space, start, at_most):
+            if view.get(rows.derivation_key(rows.node_at_end(key))) is None:
+                yield f"an index row points to {rows.node_at_end(key).name.hex()}, which is not stored"
+    for space in (rows.WRITTEN, rows.SOURCES, rows.ARRIVALS):
+        for _, value in view.page(space, b"", at_most):
+            rows.unpack_version(value)
+    list(cascade.pending(view))
 
 
 def _is_doomed(condemned: dict[tuple[Name, int], cascade.Condemned], name: Name, entry: EntryRow) -> bool:
@@ -70,6 +96,18 @@ def _payloads(view: View, entries: dict[Name, EntryRow]) -> Iterator[str]:
             yield f"payload {name.hex()} has {len(value)} bytes, its entry says {entry.payload_bytes}"
     for name in entries.keys() - seen:
         yield f"entry {name.hex()} has no payload"
+
+
+def _ages(view: View, entries: dict[Name, EntryRow]) -> Iterator[str]:
+    aged: set[Name] = set()
+    for key, _ in view.scan(rows.AGES):
+        name = rows.name_of_age(key)
+        entry = entries.get(name)
+        if entry is None or rows.age_key(entry.created, name) != key:
+            yield f"the index of ages names {name.hex()}, which was not stored then"
+        aged.add(name)
+    for name in entries.keys() - aged:
+        yield f"entry {name.hex()} is not in the index of ages"
 
 
 def _lists(entries: dict[Name, EntryRow]) -> Iterator[str]:

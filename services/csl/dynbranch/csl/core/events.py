@@ -64,6 +64,11 @@ class ForgetVersions:
     """Keep the version rows within their bound."""
 
 
+@dataclass(frozen=True, slots=True)
+class ExpireEntries:
+    """Let go of entries older than their time."""
+
+
 Event = (
     Demand
     | Commit
@@ -75,6 +80,7 @@ Event = (
     | Stats
     | DeleteSlice
     | ForgetVersions
+    | ExpireEntries
 )
 
 

@@ -77,12 +77,24 @@ def _sample(view: View, start: bytes, limits: Limits) -> Iterator[tuple[Name, En
         yield Name(key[1:]), rows.unpack_entry(value)
 
 
-def evict(transaction: Transaction, meta: Meta, name: Name, entry: EntryRow, limits: Limits) -> Meta | None:
-    """Remove an entry and splice it out of its children's derivations. None: too much hangs on it."""
+def evict(
+    transaction: Transaction,
+    meta: Meta,
+    name: Name,
+    entry: EntryRow,
+    limits: Limits,
+    *,
+    partly: bool = False,
+) -> Meta | None:
+    """Remove an entry and splice it out of its children's derivations. None: too much hangs on it; with
+    ``partly``, as many children as are allowed at once are off it then.
+    """
     itself = Incarnation(name, entry.number)
     children = list(islice(graph.children(transaction, itself), limits.max_spliced_children + 1))
-    if len(children) > limits.max_spliced_children:
+    all_at_once = len(children) <= limits.max_spliced_children
+    if not all_at_once and not partly:
         return None
+    children = children[: limits.max_spliced_children]
     own = [rows.read_derivation(transaction, Node(name, number)) for number in entry.derivations]
     spliced: list[tuple[Node, tuple[DerivationRow, ...]]] = []
     for child in children:
@@ -98,6 +110,8 @@ def evict(transaction: Transaction, meta: Meta, name: Name, entry: EntryRow, lim
         spliced.append((child, allowed))
     for child, derivations in spliced:
         _replace(transaction, child, derivations, limits)
+    if not all_at_once:
+        return None
     graph.remove_entry(transaction, name, entry)
     return graph.without(meta, entry)
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from dynbranch.csl.core import rows
 from dynbranch.csl.core.rows import DerivationRow, EntryRow, Meta, Node
 from dynbranch.csl.core.store import Inconsistent, Transaction, View
-from dynbranch.domain.ids import Name, RecordId
+from dynbranch.domain.ids import Name
 from dynbranch.domain.reuse import Incarnation
 
 
 def put_entry(transaction: Transaction, meta: Meta, name: Name, entry: EntryRow, payload: bytes) -> Meta:
     transaction.put(rows.entry_key(name), rows.pack_entry(entry))
     transaction.put(rows.payload_key(name), payload)
+    transaction.put(rows.age_key(entry.created, name), b"")
     return replace(meta, entries=meta.entries + 1, payload_bytes=meta.payload_bytes + entry.payload_bytes)
 
 
@@ -42,27 +43,13 @@ def remove_entry(transaction: Transaction, name: Name, entry: EntryRow) -> None:
         remove_derivation(transaction, Node(name, derivation))
     transaction.delete(rows.entry_key(name))
     transaction.delete(rows.payload_key(name))
+    transaction.delete(rows.age_key(entry.created, name))
 
 
 def without(meta: Meta, *gone: EntryRow) -> Meta:
     """The counters after entries were removed."""
     gone_bytes = sum(entry.payload_bytes for entry in gone)
     return replace(meta, entries=meta.entries - len(gone), payload_bytes=meta.payload_bytes - gone_bytes)
-
-
-def readers(view: View, record: RecordId) -> Iterator[Node]:
-    for key, _ in view.scan(rows.readers_prefix(record)):
-        yield rows.node_at_end(key)
-
-
-def readers_of_source(view: View, source: str) -> Iterator[tuple[RecordId, Node]]:
-    for key, _ in view.scan(rows.readers_of_source_prefix(source)):
-        yield rows.record_of_reader(key), rows.node_at_end(key)
-
-
-def all_readers(view: View) -> Iterator[tuple[RecordId, Node]]:
-    for key, _ in view.scan(rows.READERS):
-        yield rows.record_of_reader(key), rows.node_at_end(key)
 
 
 def children(view: View, producer: Incarnation) -> Iterator[Node]:

@@ -1,11 +1,9 @@
-"""Leases: executions in flight. They live in memory; losing them costs duplicates, never correctness (SPEC
-§2).
-"""
+"""Leases: executions in flight. They live in memory; losing them costs duplicates, never correctness."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -159,11 +157,11 @@ class LeaseTable:
                 closed += self._close(row, f"write to {record}")
         return closed
 
-    def close_orphaned(self, fallen: Iterable[Name]) -> int:
+    def close_orphaned(self, fallen: Mapping[Name, object]) -> int:
         """Leases whose producers fell."""
         return sum(
             self._close(self._rows[lease_id], f"producer {name.hex()[:16]} fell")
-            for name in fallen
+            for name in sorted(self._by_producer.keys() & fallen.keys())
             for lease_id in tuple(self._by_producer.get(name, ()))
         )
 

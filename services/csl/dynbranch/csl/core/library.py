@@ -6,13 +6,14 @@ heat, and the counters. Losing them costs duplicates and edges, never a stale or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import assert_never
 
-from dynbranch.csl.core import cascade, demand, eviction, graph, history, rows, versions
+from dynbranch.csl.core import cascade, demand, eviction, graph, history, rows
 from dynbranch.csl.core import commit as judging
-from dynbranch.csl.core.cascade import Cause, Condemned, Fallout
+from dynbranch.csl.core.cascade import Condemned
 from dynbranch.csl.core.events import (
     BeginEpoch,
     Cascaded,
@@ -20,6 +21,7 @@ from dynbranch.csl.core.events import (
     DeleteSlice,
     Effect,
     Event,
+    ExpireEntries,
     ForgetVersions,
     GuardMissed,
     Inspect,
@@ -33,11 +35,12 @@ from dynbranch.csl.core.events import (
 from dynbranch.csl.core.heat import Heat
 from dynbranch.csl.core.leases import LeaseRow, LeaseTable, WorkflowKey
 from dynbranch.csl.core.limits import Limits
+from dynbranch.csl.core.planning import Planning, Writing
 from dynbranch.csl.core.provenance import Provenance
 from dynbranch.csl.core.rows import DerivationRow, EntryRow, Meta, Node
 from dynbranch.csl.core.store import Batch, Transaction, View
 from dynbranch.domain.errors import InvalidRequest
-from dynbranch.domain.ids import Instant, LeaseId, Name, Version
+from dynbranch.domain.ids import GenerationId, Instant, LeaseId, Name, UnixMs, Version
 from dynbranch.domain.reuse import (
     Commit,
     CommitOutcome,
@@ -45,7 +48,9 @@ from dynbranch.domain.reuse import (
     Demand,
     DemandOutcome,
     EntryView,
+    GenerationRef,
     Hit,
+    Identity,
     Incarnation,
     Inspection,
     Lease,
@@ -79,6 +84,7 @@ class Counters:
     writes: int = 0
     invalidated_entries: int = 0
     evicted_entries: int = 0
+    expired_entries: int = 0
     expired_leases: int = 0
     guard_misses: int = 0
 
@@ -112,6 +118,10 @@ class Library:
         self._heat = Heat()
         self._condemned: dict[Name, int] = {}
         self._slices: dict[int, tuple[Condemned, ...]] = {}
+        self._planning: Planning | None = None
+        self._deferred: dict[bytes, Version] = {}
+        self._arrivals_lost = False
+        self._expiry_resumes = b""
         for number, nodes in cascade.pending(view).items():
             self._condemn(number, nodes)
 
@@ -140,6 +150,8 @@ class Library:
                 return self.delete_slice(event, view)
             case ForgetVersions():
                 return self.forget_versions(view)
+            case ExpireEntries():
+                return self.expire_entries(view, now)
             case _:
                 assert_never(event)
 
@@ -151,14 +163,53 @@ class Library:
         transaction = Transaction(view)
         meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
         workflow: WorkflowKey = (event.identity.tenant, event.identity.workflow_id)
-        stamped, first_arrival = demand.register_arrival(
-            transaction, meta, event.identity, max_workflows=self.limits.max_workflows
-        )
-        if stamped is not meta:
-            transaction.put(rows.META, rows.pack_meta(stamped))
+        first_arrival = self._first_arrival(transaction, view, meta, event.identity)
         outcome, effects = self._outcome(event, view, now, meta, first_arrival, workflow)
         self._count_demand(outcome)
         return Decision(outcome, transaction.batch(), effects=effects)
+
+    def _first_arrival(
+        self, transaction: Transaction, view: View, meta: Meta, identity: Identity
+    ) -> Version | None:
+        key = rows.arrival_key(identity.tenant, identity.workflow_id)
+        if key in self._deferred and view.get(key) is None:
+            self._put_deferred(transaction, view, meta)
+            return self._deferred[key]
+        stamped, first_arrival = demand.register_arrival(
+            transaction,
+            meta,
+            identity,
+            max_workflows=0 if self._arrivals_lost else self.limits.max_workflows,
+        )
+        if stamped is not meta:
+            self._put_deferred(transaction, view, stamped)
+        return first_arrival
+
+    def defer_arrivals(self, refused: Batch) -> None:
+        """The batch of a demand could not be written, as on a full disk; the demand is answered all the same.
+
+        First arrivals in it are kept here, and go with the next batch before any write: a workflow that came
+        before a write must not look as if it had come after. Beyond the bound, and until the process ends,
+        no new workflow has a known first arrival.
+        """
+        for key, value in refused.changes.items():
+            if not key.startswith(rows.ARRIVALS) or value is None or key in self._deferred:
+                continue
+            if len(self._deferred) >= self.limits.max_deferred_arrivals:
+                self._arrivals_lost = True
+                return
+            self._deferred[key] = rows.unpack_version(value)
+
+    def _put_deferred(self, transaction: Transaction, view: View, meta: Meta) -> None:
+        """Put the meta, and with it the first arrivals that wait for room."""
+        written = [key for key in self._deferred if view.get(key) is not None]
+        for key in written:
+            del self._deferred[key]
+        for key, version in self._deferred.items():
+            if transaction.get(key) is None:
+                transaction.put(key, rows.pack_version(version))
+                meta = replace(meta, workflows=meta.workflows + 1)
+        transaction.put(rows.META, rows.pack_meta(meta))
 
     def _outcome(
         self,
@@ -204,7 +255,7 @@ class Library:
         lease = Lease(
             lease_id=LeaseId(self._new_id()),
             name=event.name,
-            generation=event.intended,
+            generation=self._new_generation(event.intended),
             read_token=meta.version,
             scope=demand.resolve_scope(event.scope, meta, first_arrival),
             producers=self._live_producers(view, workflow, event),
@@ -215,9 +266,18 @@ class Library:
             deadline=_after(now.instant, lease.ttl_ms),
             demand_id=event.demand_id,
             workflow=workflow,
-            joinable=event.may_hit or not self._leases.live(event.name),
+            joinable=(event.may_hit or not self._leases.live(event.name))
+            and judging.declared_current(view, meta, lease.scope),
         )
         return lease
+
+    def _new_generation(self, intended: GenerationRef) -> GenerationRef:
+        """Each lease names a generation of its own, at the place that the demand intends.
+
+        A copy of a demand may come when its generation has long ended. If it were granted that very
+        generation, followers would find the old log, and with it what was read before later writes.
+        """
+        return GenerationRef(GenerationId(self._new_id()), intended.agent_address)
 
     def _live_producers(self, view: View, workflow: WorkflowKey, event: Demand) -> tuple[Incarnation, ...]:
         """Entries that the request was built from. A lost one gives no edge: its text is in the name."""
@@ -300,7 +360,7 @@ class Library:
             assert self._condemned.get(name) == old.number
             graph.remove_entry(transaction, name, old)
             meta = graph.without(meta, old)
-        if not eviction.fits(meta, len(event.payload), self.limits) and not self._slices:
+        if not eviction.fits(meta, len(event.payload), self.limits) and self._may_take_away:
             before = meta.entries
             meta = eviction.make_room(
                 transaction,
@@ -329,7 +389,7 @@ class Library:
             output_digests=event.output_digests[: self.limits.max_outputs],
         )
         meta = graph.put_entry(transaction, meta, name, entry, event.payload)
-        graph.put_derivation(transaction, Node(name, 0), derivation)
+        self._put_derivation(transaction, Node(name, 0), derivation)
         transaction.put(rows.META, rows.pack_meta(replace(meta, next_number=meta.next_number + 1)))
         self._heat.touch(name, now.instant)
         return entry
@@ -338,18 +398,30 @@ class Library:
         self, transaction: Transaction, event: Commit, entry: EntryRow, derivation: DerivationRow
     ) -> None:
         """One more execution supports an entry that stands already."""
+        if self.is_falling(event.lease.name):
+            return
         if not judging.may_support(entry, derivation, self.limits):
             return
         if judging.same_support(transaction, event, entry, derivation):
             return
         name = event.lease.name
-        graph.put_derivation(transaction, Node(name, entry.next_derivation), derivation)
+        self._put_derivation(transaction, Node(name, entry.next_derivation), derivation)
         updated = replace(
             entry,
             next_derivation=entry.next_derivation + 1,
             derivations=(*entry.derivations, entry.next_derivation),
         )
         transaction.put(rows.entry_key(name), rows.pack_entry(updated))
+
+    def _put_derivation(self, transaction: Transaction, node: Node, derivation: DerivationRow) -> None:
+        graph.put_derivation(transaction, node, derivation)
+        if self._planning is not None:
+            self._planning.committed(node, derivation)
+
+    @property
+    def _may_take_away(self) -> bool:
+        """Whether entries may go for want of room or for age: not while a write relies on what it found."""
+        return not self._slices and self._planning is None
 
     def _refuse(
         self, refused: Refused, *effects: Effect, batch: Batch | None = None
@@ -377,10 +449,22 @@ class Library:
     # Write
 
     def write(self, event: Write, view: View, now: Moment) -> Decision[WriteResult]:
-        """Bump the versions and fell everything left without a valid derivation. The caller has deleted all
-        slices.
-        """
-        assert not self._slices, "a write must wait until the slices of the one before are deleted"
+        """A whole write at once. The caller has deleted all slices."""
+        self.begin_write(event, view, now)
+        return self._plan_to_the_end(view)
+
+    def begin_epoch(self, event: BeginEpoch, view: View, now: Moment) -> Decision[WriteResult]:
+        self.begin_plan_of_epoch(event, view, now)
+        return self._plan_to_the_end(view)
+
+    def _plan_to_the_end(self, view: View) -> Decision[WriteResult]:
+        try:
+            return self.finish_plan(view, view)
+        finally:
+            self._planning = None
+
+    def begin_write(self, event: Write, view: View, now: Moment) -> None:
+        """Begin to look for what a write fells. Other events may be handled between the steps."""
         if not event.records:
             raise InvalidRequest("no_records", "a write names at least one record")
         if len(event.records) > self.limits.max_written_records:
@@ -388,76 +472,100 @@ class Library:
             advice = "split the write, or name the whole source as 'source/*'"
             raise InvalidRequest("too_many_records", f"a write names at most {most} records", advice=advice)
         self._expire(now.instant)
+        meta = rows.read_meta(view)
+        version = Version(meta.epoch, meta.sequence + 1)
         records = tuple(sorted(set(event.records)))
-        direct = list(cascade.direct_readers(view, records))
-        transaction = Transaction(view)
-        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
-        meta = replace(meta, sequence=meta.sequence + 1)
-        new_rows = versions.advance(transaction, records, meta.version)
-        meta = replace(meta, versions=meta.versions + new_rows)
-        self.counters.writes += 1
-        closed = self._leases.close_written(records)
-        return self._fell(transaction, meta, direct, closed, event.reporter, now)
+        self._begin_plan(view, meta, Writing(records, version, now.unix_ms, self._reporter(event.reporter)))
 
-    def begin_epoch(self, event: BeginEpoch, view: View, now: Moment) -> Decision[WriteResult]:
-        assert not self._slices, "a new epoch must wait until all slices are deleted"
-        transaction = Transaction(view)
-        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+    def begin_plan_of_epoch(self, event: BeginEpoch, view: View, now: Moment) -> None:
+        meta = rows.read_meta(view)
         if event.epoch <= meta.epoch:
             raise InvalidRequest("old_epoch", f"epoch {event.epoch} is not after {meta.epoch}")
-        direct = [(node, record) for record, node in graph.all_readers(view)]
-        meta = replace(meta, epoch=event.epoch)
-        return self._fell(transaction, meta, direct, self._leases.close_all(), "new epoch", now)
+        version = Version(event.epoch, meta.sequence)
+        self._begin_plan(view, meta, Writing(None, version, now.unix_ms, "new epoch"))
 
-    def _fell(
-        self,
-        transaction: Transaction,
-        meta: Meta,
-        direct: Iterable[tuple[Node, Cause]],
-        closed: int,
-        reporter: str,
-        now: Moment,
-    ) -> Decision[WriteResult]:
-        readers = list(direct)
-        fallout = cascade.plan(transaction.base, readers)
-        closed += self._leases.close_orphaned(fallout.dead)
-        meta = cascade.remember(
-            transaction,
+    def _reporter(self, reporter: str) -> str:
+        return reporter[: self.limits.max_label_chars]
+
+    def _begin_plan(self, view: View, meta: Meta, writing: Writing) -> None:
+        assert not self._slices, "a write must wait until the slices of the one before are deleted"
+        assert self._planning is None, "writes are planned one after the other"
+        self._planning = Planning(
+            writing,
+            Transaction(view),
             meta,
-            fallout,
-            version=meta.version,
-            at=now.unix_ms,
-            reporter=reporter[: self.limits.max_label_chars],
-            max_rows=self.limits.max_history,
-            max_new=self.limits.max_history_per_write,
+            max_history=self.limits.max_history,
+            max_new_history=self.limits.max_history_per_write,
+            part_nodes=self.limits.slice_nodes,
         )
-        meta = self._delete_or_condemn(transaction, meta, fallout)
-        transaction.put(rows.META, rows.pack_meta(meta))
-        self.counters.invalidated_entries += len(fallout.dead)
+
+    def step_plan(self, view: View, index: View, nodes: int) -> bool:
+        """Look at about ``nodes`` more nodes; True when the plan may be finished.
+
+        ``index`` is a frozen view of the moment when the plan began, or ``view`` itself.
+        """
+        assert self._planning is not None
+        return self._planning.step(view, index, nodes)
+
+    def is_falling(self, name: Name) -> bool:
+        """Whether the write under way has found that the entry goes."""
+        return self._planning is not None and self._planning.is_dead(name)
+
+    def drop_plan(self) -> None:
+        """The write does not happen."""
+        self._planning = None
+
+    def finish_plan(self, view: View, index: View) -> Decision[WriteResult]:
+        """Look at what is left and decide: bump the versions and fell what was found, all in one batch."""
+        plan = self._planning
+        assert plan is not None
+        while not plan.step(view, index, self.limits.slice_nodes):
+            pass
+        self._planning = None
+        transaction, writing = plan.staged, plan.writing
+        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+        first, following = plan.history
+        meta = replace(
+            meta,
+            epoch=writing.version.epoch,
+            sequence=writing.version.sequence,
+            versions=meta.versions + plan.new_versions,
+            history_first=first,
+            history_next=following,
+        )
+        closed = (
+            self._leases.close_all()
+            if writing.records is None
+            else self._leases.close_written(writing.records)
+        )
+        closed += self._leases.close_orphaned(plan.dead)
+        meta = self._delete_or_condemn(transaction, meta, plan)
+        self._put_deferred(transaction, view, meta)
+        self.counters.writes += writing.records is not None
+        self.counters.invalidated_entries += len(plan.dead)
         reply = WriteResult(
             version=meta.version,
-            invalidated_entries=len(fallout.dead),
+            invalidated_entries=len(plan.dead),
             closed_leases=closed,
-            invalidated_names=tuple(fallout.dead)[: self.limits.reported_names],
+            invalidated_names=tuple(islice(plan.dead, self.limits.reported_names)),
         )
         effect = Cascaded(
-            direct=len(readers),
-            entries=len(fallout.dead),
-            derivations=sum(map(len, fallout.lost.values())),
+            direct=plan.direct,
+            entries=len(plan.dead),
+            derivations=plan.derivations,
             closed_leases=closed,
             slices=tuple(self._slices),
         )
         return Decision(reply, transaction.batch(), durable=True, effects=(effect,))
 
-    def _delete_or_condemn(self, transaction: Transaction, meta: Meta, fallout: Fallout) -> Meta:
-        nodes = tuple(fallout.condemned())
-        size = self.limits.slice_nodes
-        if len(nodes) <= size:
-            return cascade.remove(transaction, meta, nodes)
-        for number, first in enumerate(range(0, len(nodes), size)):
-            part = nodes[first : first + size]
-            transaction.put(rows.condemned_key(number), cascade.pack_condemned(part))
-            self._condemn(number, part)
+    def _delete_or_condemn(self, transaction: Transaction, meta: Meta, plan: Planning) -> Meta:
+        parts = list(plan.parts())
+        if len(parts) <= 1:
+            return cascade.remove(transaction, meta, parts[0][0]) if parts else meta
+        for number, (nodes, packed) in enumerate(parts):
+            transaction.put(rows.condemned_key(number), packed)
+            self._slices[number] = nodes
+        self._condemned.update(plan.dead)
         return meta
 
     def _condemn(self, number: int, nodes: tuple[Condemned, ...]) -> None:
@@ -485,6 +593,37 @@ class Library:
         for node in self._slices.pop(number):
             if self._condemned.get(node.incarnation.name) == node.incarnation.number:
                 del self._condemned[node.incarnation.name]
+
+    def expire_entries(self, view: View, now: Moment) -> Decision[int]:
+        """Let go of some entries older than their time, as eviction does. Replies how many rows were looked
+        at; zero: nothing is left to do.
+
+        Storage is bounded by it, freshness is not: that is what writes are for.
+        """
+        if not self._may_take_away or not self.limits.entry_ttl_ms:
+            return Decision(0)
+        before = rows.age_key(UnixMs(max(0, now.unix_ms - self.limits.entry_ttl_ms)), b"")
+        page = [
+            key
+            for key, _ in view.page(rows.AGES, self._expiry_resumes, self.limits.expired_per_step)
+            if key < before
+        ]
+        if not page:
+            self._expiry_resumes = b""
+            return Decision(0)
+        transaction = Transaction(view)
+        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+        for key in page:
+            name = rows.name_of_age(key)
+            entry = graph.require_entry(transaction, name)
+            gone = eviction.evict(transaction, meta, name, entry, self.limits, partly=True)
+            if gone is not None:
+                meta = gone
+                self.counters.expired_entries += 1
+        # What too much hangs on is passed over until the next round.
+        self._expiry_resumes = page[-1][1:] + b"\0"
+        transaction.put(rows.META, rows.pack_meta(meta))
+        return Decision(len(page), transaction.batch())
 
     def forget_versions(self, view: View) -> Decision[int]:
         """Above the bound, raise the floor to now and drop rows that it makes redundant. Replies how many
@@ -574,7 +713,7 @@ def _same_attempt(row: LeaseRow, event: Demand) -> bool:
     generation = row.lease.generation
     return (
         row.lease.name == event.name
-        and generation == event.intended
+        and generation.agent_address == event.intended.agent_address
         and generation.generation_id not in event.exclude_generations
     )
 

@@ -25,6 +25,8 @@ class Limits:
     lease_ttl_ms: int = 10_000
     max_workflows: int = 1_000_000
     """First arrivals kept. A workflow beyond them has no known first arrival."""
+    max_deferred_arrivals: int = 10_000
+    """First arrivals kept in memory while the disk has no room for them."""
     max_provenance_workflows: int = 20_000
     max_provenance_outputs: int = 512
     max_versions: int = 1_000_000
@@ -34,8 +36,13 @@ class Limits:
     max_history: int = 20_000
     max_history_per_write: int = 1_000
     max_label_chars: int = 200
-    slice_nodes: int = 512
+    slice_nodes: int = 128
     """A cascade that condemns more nodes than this is deleted in slices of this size."""
+    plan_nodes: int = 64
+    """Nodes that the plan of a write looks at before others have their turn."""
+    entry_ttl_ms: int = 30 * 86_400_000
+    """Entries stored longer ago than this go; 0: never for their age."""
+    expired_per_step: int = 64
     eviction_sample: int = 16
     eviction_attempts: int = 64
     """Evictions that one commit may do before it is refused for want of room."""

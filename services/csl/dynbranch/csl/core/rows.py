@@ -9,6 +9,7 @@ number.
     D      name, derivation                     DerivationRow: token, reads, producers
     R      record, NUL, name, derivation        empty: this derivation read the record
     C      producer, number, child, derivation  empty: this derivation of the child needs the producer
+    A      unix ms, name                        empty: the entry was stored then
     W      record                               Version of the last write that named the record
     S      source                               Version of the last write to any record of the source
     F      workflow (16 bytes of SHA-256)       Version that stood when the workflow first arrived
@@ -30,13 +31,14 @@ from dynbranch.csl.core.store import Inconsistent, UnknownFormat, View
 from dynbranch.domain.ids import NEVER, Digest, Name, RecordId, UnixMs, Version
 from dynbranch.domain.reuse import Derivation, Incarnation, Invalidation, Level, Read
 
-FORMAT = 1
+FORMAT = 2
 NAME_BYTES = 32
 MAX_DERIVATION = 0xFFFF
 
 META = b"M"
 ENTRIES, PAYLOADS, DERIVATIONS = b"E", b"P", b"D"
 READERS, CHILDREN = b"R", b"C"
+AGES = b"A"
 WRITTEN, SOURCES = b"W", b"S"
 ARRIVALS = b"F"
 HISTORY, HISTORY_QUEUE = b"H", b"Q"
@@ -141,6 +143,14 @@ def children_prefix(producer: Incarnation) -> bytes:
 
 def child_key(producer: Incarnation, node: Node) -> bytes:
     return children_prefix(producer) + _NODE.pack(node.name, node.derivation)
+
+
+def age_key(created: UnixMs, name: bytes) -> bytes:
+    return AGES + _U64.pack(created) + name
+
+
+def name_of_age(key: bytes) -> Name:
+    return Name(key[9:])
 
 
 def written_key(record: RecordId) -> bytes:
@@ -276,6 +286,17 @@ def pack_meta(meta: Meta) -> bytes:
     )
 
 
+def format_of(meta: bytes) -> int:
+    """The format of the store that begins with this row. Raises Inconsistent."""
+    if len(meta) < _U16.size:
+        raise Inconsistent("the first row of the store is too short")
+    return int(_U16.unpack_from(meta)[0])
+
+
+def with_format(meta: bytes, number: int) -> bytes:
+    return _U16.pack(number) + meta[_U16.size :]
+
+
 def unpack_meta(data: bytes) -> Meta:
     if len(data) < 2 or (found := _U16.unpack_from(data)[0]) != FORMAT:
         raise UnknownFormat(f"the store has format {data[:2].hex()}, this program reads format {FORMAT}")
@@ -342,6 +363,14 @@ def unpack_entry(data: bytes) -> EntryRow:
         label.decode("utf-8", "surrogatepass"),
         tuple(outputs),
     )
+
+
+def entry_head(data: bytes) -> tuple[int, int]:
+    """Number and count of derivations, all that a cascade asks of most entries."""
+    if len(data) < _ENTRY.size:
+        raise Inconsistent("a row is shorter than its format")
+    head = _ENTRY.unpack_from(data)
+    return head[0], head[6]
 
 
 def _slice(data: bytes, at: int) -> tuple[bytes, int]:

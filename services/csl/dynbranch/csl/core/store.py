@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import Protocol
 
@@ -35,6 +36,9 @@ class View(Protocol):
 
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Rows whose key begins with ``prefix``, from ``prefix + start`` on."""
+
+    def page(self, prefix: bytes, start: bytes, at_most: int) -> list[tuple[bytes, bytes]]:
+        """The first rows of such a scan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,9 @@ class Transaction:
                 yield key, value
         for key in staged[position:]:
             yield from self._staged(key)
+
+    def page(self, prefix: bytes, start: bytes, at_most: int) -> list[tuple[bytes, bytes]]:
+        return list(islice(self.scan(prefix, start), at_most))
 
     def _staged(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
         value = self._changes[key]
