@@ -236,7 +236,7 @@ class Library:
                 effects = (GuardMissed(event.name),)
         may_follow, may_lease = demand.allowed_kinds(event)
         live = self._leases.joinable(event.name, event.exclude_generations)
-        if live is not None and may_follow:
+        if live is not None and may_follow and all(self._is_live(view, one) for one in live.lease.producers):
             self._leases.join(live, workflow)
             return Live(live.lease.generation), effects
         if not may_lease or self._leases.full:

@@ -286,7 +286,7 @@ class RequestLife:
     def _unanswered(self, event: Event) -> tuple[Effect, ...]:
         if self.generation is None:
             return self._give_up("no agent is ready")
-        # The same generation id: if the store did grant a lease, its followers find this very generation.
+        # If the store grants a lease yet, nobody finds this generation by it: what it reads may be older.
         self.demand_allowed = False
         return self._execute(None)
 
