@@ -27,7 +27,9 @@ Gateway = Annotated[
 StateDir = Annotated[
     Path | None, typer.Option(help="Folder for logs, traces and data; else ./var/<time>.", file_okay=False)
 ]
-Threads = Annotated[int, typer.Option(min=0, help="Threads of each engine; 0: one per core.")]
+Threads = Annotated[
+    int, typer.Option(min=0, help="Threads of each engine; 0: one less than there are cores.")
+]
 Slots = Annotated[int, typer.Option(min=1, help="Generations at once per engine.")]
 
 

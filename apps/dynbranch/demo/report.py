@@ -57,6 +57,8 @@ class Gone:
     name: str
     label: str
     why: str
+    direct: bool = True
+    """It read what was written itself, rather than descend from a result that did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,9 @@ class Report:
                 {"record": w.record, "title": w.title, "version": w.version, "invalidated_entries": w.entries}
                 for w in self.writes
             ],
-            "invalidated": [{"name": g.name, "label": g.label, "why": g.why} for g in self.gone],
+            "invalidated": [
+                {"name": g.name, "label": g.label, "why": g.why, "direct": g.direct} for g in self.gone
+            ],
             "model": self.model,
             "traces": self.traces,
             "seconds": round(self.seconds, 1),

@@ -145,8 +145,9 @@ class _Passes:
         if not went:
             return Gone(name, "", "forgotten")
         last = went[0]
-        why = f"read {last['record']}" if last["record"] else "lost what it was made from"
-        return Gone(name, last["label"], why)
+        if last["record"]:
+            return Gone(name, last["label"], f"read {last['record']}")
+        return Gone(name, last["label"], f"made from {last['lost_producer']['name']}", direct=False)
 
 
 def _json(url: str, *, method: str = "GET", body: Mapping[str, Any] | None = None) -> Any:

@@ -1,9 +1,9 @@
 """Makes the demo's data from a folder of records: ``python -m dynbranch.demo.select_records FOLDER``.
 
 The folder holds ``routing.jsonl.gz`` (the Berkeley Function-Calling Leaderboard) and ``react.jsonl.gz``
-(questions and passages of MuSiQue and others). The choice is deterministic: file order, and rules that keep
-the records small enough for a small model on a CPU. Of the second file only MuSiQue's questions and
-passages are taken.
+(questions and passages of MuSiQue and others). The choice is deterministic: of the records that suit, the
+shortest, since they are for a small model on a CPU. Of the second file only MuSiQue's questions and passages
+are taken.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from typing import Any
 DATA = Path(__file__).parent / "data"
 
 CATEGORIES = (("parallel_multiple", 8), ("multiple", 2), ("live_multiple", 2))
-MAX_FUNCTIONS_TOKENS = 420
 MAX_USER_CHARACTERS = 320
 MAX_PROPERTIES = 5
 QUESTIONS = 12
-MAX_GOLD_TOKENS = 110
-"""Of every passage that holds a part of a question's answer, so that two passages make a short prompt."""
+MAX_PASSAGE_TOKENS = 200
 
 TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 SCALARS = frozenset({"string", "integer", "number", "boolean"})
@@ -84,7 +82,6 @@ def routing_record(record: Record) -> Record | None:
         2 <= len(functions) <= 4
         and len(names) == len(functions)
         and all(h in names for h in handlers)
-        and record["tok"]["fns"] <= MAX_FUNCTIONS_TOKENS
         and len(record["user"]) <= MAX_USER_CHARACTERS
         and "sys" not in record
         and all(_plain_function(f) for f in functions)
@@ -103,35 +100,41 @@ def routing_record(record: Record) -> Record | None:
 
 
 def choose_routing(records: Iterable[Record]) -> list[Record]:
-    wanted = dict(CATEGORIES)
-    chosen: dict[str, list[Record]] = {category: [] for category in wanted}
-    for record in records:
+    """Of each category the records with the shortest functions, in the order of the file."""
+    suited: dict[str, list[tuple[int, int, Record]]] = {category: [] for category, _ in CATEGORIES}
+    for number, record in enumerate(records):
         category = record.get("cat")
-        if record["k"] != "req" or category not in wanted or len(chosen[category]) == wanted[category]:
-            continue
-        if (suited := routing_record(record)) is not None:
-            chosen[category].append(suited)
-    return [record for category in wanted for record in chosen[category]]
+        if record["k"] == "req" and category in suited and (made := routing_record(record)) is not None:
+            suited[category].append((record["tok"]["fns"], number, made))
+    return [made for category, count in CATEGORIES for made in _shortest(suited[category], count)]
 
 
 def choose_questions(records: list[Record]) -> tuple[list[Record], list[Record]]:
-    """The questions, and every passage of their pools, each once, by id."""
+    """The questions with the shortest pools, and every passage of their pools, each once, by id."""
     passages = {r["p"]: r for r in records if r["k"] == "p"}
-    questions: list[Record] = []
-    for record in records:
-        if len(questions) == QUESTIONS:
-            break
-        if record["k"] != "q" or record["src"] != "musique":
+    suited: list[tuple[int, int, Record]] = []
+    for number, record in enumerate(records):
+        if record["k"] != "q" or record["src"] != "musique" or not passages.keys() >= set(record["pool"]):
             continue
-        gold = [hop["p"] for hop in record["hops"]]
-        if any(p not in passages for p in record["pool"]) or not set(gold) <= set(record["pool"]):
-            continue
-        if max(passages[p]["tok"] for p in gold) > MAX_GOLD_TOKENS:
-            continue
-        questions.append({"id": record["id"], "question": record["q"], "answer": record["a"], "gold": gold})
-        questions[-1]["pool"] = sorted(record["pool"])
+        made = {
+            "id": record["id"],
+            "question": record["q"],
+            "answer": record["a"],
+            "gold": [hop["p"] for hop in record["hops"]],
+            "pool": sorted(record["pool"]),
+        }
+        tokens = [passages[p]["tok"] for p in made["pool"]]
+        if set(made["gold"]) <= set(made["pool"]) and max(tokens) <= MAX_PASSAGE_TOKENS:
+            suited.append((sum(tokens), number, made))
+    questions = _shortest(suited, QUESTIONS)
     wanted = sorted({p for q in questions for p in q["pool"]})
     return questions, [{"id": p, "title": passages[p]["t"], "text": passages[p]["x"]} for p in wanted]
+
+
+def _shortest(suited: list[tuple[int, int, Record]], count: int) -> list[Record]:
+    """By tokens, then by place; in the order of their places."""
+    chosen = sorted(suited, key=lambda item: item[:2])[:count]
+    return [made for _, _, made in sorted(chosen, key=lambda item: item[1])]
 
 
 def write_lines(path: Path, records: list[Record]) -> None:

@@ -120,8 +120,7 @@ def _print_writes(report: Report, console: Console) -> None:
             f"{write.entries} results invalidated.",
             highlight=False,
         )
-    labels = Counter((gone.label, gone.why.partition(" ")[0]) for gone in report.gone)
-    for (label, why), count in labels.most_common(_LABELS_SHOWN):
-        console.print(
-            f"  {count:3d} × {escape(label or '(no label)')}, because they {why} …", highlight=False
-        )
+    labels = Counter((gone.label, gone.direct) for gone in report.gone)
+    for (label, direct), count in labels.most_common(_LABELS_SHOWN):
+        why = "read what was written" if direct else "were made from a result that fell"
+        console.print(f"  {count:3d} × {escape(label or '(no label)')}: they {why}", highlight=False)

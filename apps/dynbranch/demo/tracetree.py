@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dynbranch.demo.tracefile import SeenSpan
+from rich.markup import escape
 from rich.tree import Tree
 
-_SHOWN = ("dynbranch.outcome", "dynbranch.stage", "gen_ai.request.model", "gen_ai.tool.name")
-MAX_ATTRIBUTES = 4
+_SHOWN = (
+    "dynbranch.outcome",
+    "gen_ai.tool.name",
+    "dynbranch.stage",
+    "gen_ai.request.model",
+    "gen_ai.usage.output_tokens",
+    "dynbranch.commit",
+    "dynbranch.level",
+    "dynbranch.reporter",
+    "dynbranch.invalidated_entries",
+)
+"""The attributes that a line shows, in this order; the file has them all."""
 
 
 def trace_tree(spans: Sequence[SeenSpan], trace_id: str) -> Tree:
@@ -33,17 +44,16 @@ def trace_tree(spans: Sequence[SeenSpan], trace_id: str) -> Tree:
 
 
 def _line(span: SeenSpan, begin_ns: int) -> str:
-    facts = [f"{key.rpartition('.')[2]}={span.attributes[key]}" for key in _shown(span)]
-    links = f"  links: {len(span.links)}" if span.links else ""
-    failed = "  failed" if span.failed else ""
-    offset_ms = (span.start_ns - begin_ns) / 1e6
-    return (
-        f"{span.service} [bold]{span.name}[/bold]  +{offset_ms:.1f} ms, {span.duration_ms:.1f} ms"
-        f"  {' '.join(facts)}{links}{failed}"
-    )
-
-
-def _shown(span: SeenSpan) -> list[str]:
-    preferred = [key for key in _SHOWN if key in span.attributes]
-    others = sorted(k for k in span.attributes if k.startswith("dynbranch.") and k not in preferred)
-    return [*preferred, *others][:MAX_ATTRIBUTES]
+    facts = [
+        f"{key.rpartition('.')[2]}={escape(str(span.attributes[key]))}"
+        for key in _SHOWN
+        if key in span.attributes
+    ]
+    parts = [
+        f"{span.service.removeprefix('dynbranch-')} [bold]{escape(span.name)}[/bold]",
+        f"+{(span.start_ns - begin_ns) / 1e6:.1f} ms, {span.duration_ms:.1f} ms",
+        *facts,
+        *([f"links={len(span.links)}"] if span.links else []),
+        *(["failed"] if span.failed else []),
+    ]
+    return "  ".join(parts)
