@@ -19,7 +19,9 @@ LONGEST_FUNCTION_LINES = 80
 
 
 def tracked(*suffixes: str) -> list[Path]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
+    ).stdout.decode()
     paths = [ROOT / name for name in listed.split("\0") if name]
     return [path for path in paths if path.is_file() and (not suffixes or path.suffix in suffixes)]
 
@@ -47,7 +49,9 @@ def test_names_carry_content() -> None:
 
 
 def test_a_file_is_read_in_a_sitting() -> None:
-    long = {named(path): n for path in sources() if (n := len(path.read_text().splitlines())) > LONGEST_FILE_LINES}
+    long = {
+        named(path): n for path in sources() if (n := len(path.read_text().splitlines())) > LONGEST_FILE_LINES
+    }
     assert not long
 
 
@@ -73,7 +77,9 @@ def test_every_task_has_an_owner() -> None:
 
 
 def test_cores_take_time_and_chance_as_arguments() -> None:
-    pattern = re.compile(r"\btime\.(time|monotonic|perf_counter)|datetime\.now|\brandom\.|os\.urandom|uuid\.uuid")
+    pattern = re.compile(
+        r"\btime\.(time|monotonic|perf_counter)|datetime\.now|\brandom\.|os\.urandom|uuid\.uuid"
+    )
     impure = [
         f"{named(path)}:{number}"
         for path in sources()
@@ -88,7 +94,10 @@ def test_cores_take_time_and_chance_as_arguments() -> None:
 def test_types_are_shipped(portion: str) -> None:
     packages = {path.parent for path in (ROOT / portion).rglob("*.py")}
     tops = {
-        parent for package in packages for parent in (package, *package.parents) if parent.parent.name == "dynbranch"
+        parent
+        for package in packages
+        for parent in (package, *package.parents)
+        if parent.parent.name == "dynbranch"
     }
     assert not [named(top) for top in tops if not (top / "py.typed").exists()]
 
