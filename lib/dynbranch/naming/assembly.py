@@ -14,6 +14,7 @@ _CHUNK_KEYS: Final = frozenset({"choices", "usage"})
 _CHOICE_KEYS: Final = frozenset({"index", "delta", "logprobs", "finish_reason"})
 _OBJECT: Final = "chat.completion.chunk"
 _BARE_ERROR: Final = "error"
+_INDEX_DIGITS: Final = 9
 
 # A family's texts advance together: some engines send reasoning under both of its names.
 _TEXT_FAMILIES: Final = {
@@ -290,7 +291,7 @@ def _index(value: dict[str, Json], place: int) -> int:
     index = value.get("index")
     if index is None:
         return place
-    if not isinstance(index, Number) or not index.text.isdigit():
+    if not isinstance(index, Number) or not index.text.isdigit() or len(index.text) > _INDEX_DIGITS:
         raise MalformedLog("an index is not a natural number")
     return int(index.text)
 

@@ -2,7 +2,8 @@
 
 Text is kept as code points, so that an escape and the character it stands for are the same. Everything that
 two engines could read differently is refused: duplicate keys, NaN and Infinity, lone surrogates, bytes that
-are not UTF-8, anything after the value, and nesting deeper than ``MAX_DEPTH``.
+are not UTF-8, anything after the value, and nesting deeper than ``MAX_DEPTH``. So is what no model's context
+could hold, but would cost a hundred times its size in memory: more than ``MAX_VALUES`` values.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from dynbranch.domain.errors import InvalidRequest
 
 MAX_DEPTH: Final = 256
 """Levels of nested objects and arrays, the outermost included."""
+
+MAX_VALUES: Final = 500_000
+"""Counted as opening brackets and commas: one stands before every value but the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ def parse_body(source: bytes) -> Document:
 
 def parse_text(text: str) -> Json:
     """Parse one JSON text. Raises InvalidRequest (reason ``invalid_json``)."""
+    if _marks(text) > MAX_VALUES:
+        _check_values(text)
     try:
         value: Json = _decode(text)
     except json.JSONDecodeError as error:
@@ -95,6 +101,8 @@ def kind_of(value: Json) -> str:
         case dict():
             return "an object"
 
+
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -149,6 +157,22 @@ def _children(value: Json) -> Iterator[Json]:
         yield from value.values()
     elif isinstance(value, list):
         yield from value
+
+
+def _marks(text: str, start: int = 0, end: int | None = None) -> int:
+    return text.count(",", start, end) + text.count("[", start, end) + text.count("{", start, end)
+
+
+def _check_values(text: str) -> None:
+    """Before parsing, because the values themselves are what costs. Marks inside strings are not counted."""
+    values, start = 0, 0
+    for string in _STRING.finditer(text):
+        values += _marks(text, start, string.start())
+        start = string.end()
+        if values > MAX_VALUES:
+            break
+    if values + _marks(text, start) > MAX_VALUES:
+        raise _invalid(f"The body holds more than {MAX_VALUES} values.")
 
 
 def _check_depth(value: Json) -> None:

@@ -30,7 +30,7 @@ from dynbranch.domain.reuse import (
 from dynbranch.engine_agent.fake import FAKE_MODEL, FakeEngineAgent, Script, ScriptedEngine
 from dynbranch.gateway.assembly import Gateway, Peers
 from dynbranch.gateway.config import GatewaySettings
-from dynbranch.gateway.server import HttpServer
+from dynbranch.gateway.server import HttpServer, connection_policy
 from dynbranch.gateway.tenants import Tenants
 from dynbranch.runtime.chance import new_id
 from dynbranch.runtime.clock import SystemClock
@@ -230,7 +230,13 @@ async def serving_gateway(
     clock = SystemClock()
     gateway = Gateway(settings, peers, tenants, clock=clock, new_id=new_id, registry=CollectorRegistry())
     async with gateway, Tasks() as tasks:
-        server = HttpServer(gateway.app, listen="127.0.0.1:0", grace_s=1)
+        server = HttpServer(
+            gateway.app,
+            listen="127.0.0.1:0",
+            grace_s=1,
+            policy=connection_policy(settings),
+            refused=gateway.metrics.refused,
+        )
         serving = tasks.spawn(server.serve_until_told(), name="http")
         try:
             yield gateway, f"http://{server.address}"

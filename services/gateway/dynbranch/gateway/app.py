@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 from dynbranch.domain.errors import DomainError
 from dynbranch.gateway.edge.exchange import ClientGone, Exchange, Receive, Scope, Send
-from dynbranch.gateway.edge.inflight import InFlight
+from dynbranch.gateway.edge.inflight import BodyRoom, InFlight
 from dynbranch.gateway.edge.routes import Guard, Routes
 from dynbranch.gateway.observer import Metrics
 from dynbranch.gateway.protocols.errors import ApiError, ErrorResponse, of_api_error, of_domain_error
@@ -30,6 +30,7 @@ class App:
         clock: Clock,
         new_id: Callable[[], bytes],
         max_body_bytes: int,
+        room: BodyRoom,
     ) -> None:
         self._routes = routes
         self._in_flight = in_flight
@@ -38,6 +39,7 @@ class App:
         self._clock = clock
         self._new_id = new_id
         self._max_body_bytes = max_body_bytes
+        self._room = room
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,6 +51,8 @@ class App:
             clock=self._clock,
             request_id=f"req_{self._new_id().hex()}",
             max_body_bytes=self._max_body_bytes,
+            room=self._room,
+            free_body_bytes=BodyRoom.FREE_BYTES,
         )
         try:
             await self._dispatch(exchange)
@@ -61,6 +65,8 @@ class App:
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
+        finally:
+            exchange.put_down()
 
     async def _dispatch(self, exchange: Exchange) -> None:
         try:
@@ -88,7 +94,7 @@ class App:
             await route.handler(exchange, rest)
 
     async def _failed(self, exchange: Exchange, error: ErrorResponse, code: str) -> None:
-        self._metrics.errors.labels(code).inc()
+        self._metrics.refused(code)
         if not exchange.started:
             await exchange.respond_error(error, [(b"x-request-id", exchange.request_id.encode())])
         # Else the response stays unfinished and the connection is cut: better than a whole-looking answer.

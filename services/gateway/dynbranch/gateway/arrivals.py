@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from dynbranch.domain.engine import Freshness, ModelDescription, ToolDescription, WireProtocol
-from dynbranch.domain.ids import Name
+from dynbranch.domain.ids import Digest, Name
 from dynbranch.domain.reuse import PURE, Identity, Level, ReadScope
 from dynbranch.gateway.conductor import Stage
 from dynbranch.gateway.core.life import Plan
 from dynbranch.gateway.core.pool import NoPool, Offer, Pool, choose_pool
 from dynbranch.gateway.core.request_headers import OptOuts, parse_identity, parse_opt_outs, parse_read_scope
 from dynbranch.gateway.core.reuse_policy import ReusePolicy, storable, why_not_reused
+from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.protocols.errors import ApiError
 from dynbranch.naming.document import parse_body
@@ -52,21 +54,25 @@ class OnlyRaw(Exception):
 
 
 class Arrivals:
-    def __init__(self, directory: Directory, policy: ArrivalPolicy) -> None:
+    def __init__(self, directory: Directory, policy: ArrivalPolicy, desk: Desk) -> None:
         self._directory = directory
         self._policy = policy
+        self._desk = desk
 
-    def chat(self, body: bytes, headers: Mapping[str, str], tenant: str) -> Arrival:
+    async def chat(self, body: bytes, headers: Mapping[str, str], tenant: str) -> Arrival:
         """Raises InvalidRequest, ApiError (404) for an unknown model, OnlyRaw."""
-        document = parse_body(body)
+        document = await self._desk.read(body, parse_body, body)
         model_name = model_of(document)
         identity, opt_outs = parse_identity(headers, tenant), parse_opt_outs(headers)
         scope = parse_read_scope(headers)
         pool = self._pool(self._directory.offers_of_model(model_name), "model", model_name)
         model = pool.executor
         assert isinstance(model, ModelDescription)
-        request = normalise_chat(
-            document, model.equivalences, served_model=model.id, fingerprint=model.fingerprint
+        request = await self._desk.read(
+            body,
+            partial(normalise_chat, served_model=model.id, fingerprint=model.fingerprint),
+            document,
+            model.equivalences,
         )
         why_not = why_not_reused(
             self._policy.reuse,
@@ -75,7 +81,7 @@ class Arrivals:
             model=model.not_reusable_reason,
         )
         sampled = request.reuse.reason == "sampled"
-        return self._arrival(
+        return await self._arrival(
             request,
             pool,
             identity,
@@ -88,17 +94,17 @@ class Arrivals:
             repeatable=True,
         )
 
-    def tool(self, name: str, body: bytes, headers: Mapping[str, str], tenant: str) -> Arrival:
+    async def tool(self, name: str, body: bytes, headers: Mapping[str, str], tenant: str) -> Arrival:
         """Raises InvalidRequest, ApiError (404) for an unknown tool, OnlyRaw."""
-        document = parse_body(body)
+        document = await self._desk.read(body, parse_body, body)
         identity, opt_outs = parse_identity(headers, tenant), parse_opt_outs(headers)
         pool = self._pool(self._directory.offers_of_tool(name), "tool", name)
         tool = pool.executor
         assert isinstance(tool, ToolDescription)
         kept = storable(tool.freshness, tool.source)
         off = self._policy.reuse is ReusePolicy.OFF
-        return self._arrival(
-            normalise_tool(name, document),
+        return await self._arrival(
+            await self._desk.read(body, normalise_tool, name, document),
             pool,
             identity,
             opt_outs,
@@ -110,7 +116,7 @@ class Arrivals:
             repeatable=kept,
         )
 
-    def _arrival(
+    async def _arrival(
         self,
         request: NormalisedRequest,
         pool: Pool,
@@ -124,17 +130,18 @@ class Arrivals:
         forward_headers: tuple[tuple[str, str], ...],
         repeatable: bool,
     ) -> Arrival:
-        if len(request.engine_body) > MAX_ORDER_BYTES:
-            raise OnlyRaw(f"the body is larger than the {MAX_ORDER_BYTES} bytes that an agent takes")
         group = "*" if self._policy.shares_all else f"tenant/{identity.tenant}"
-        name = reuse_name(group, pool.fingerprint, request.canonical)
+        source = request.document.source
+        engine_body, name = await self._desk.read(source, _order_of, request, group, pool.fingerprint)
+        if len(engine_body) > MAX_ORDER_BYTES:
+            raise OnlyRaw(f"the body is larger than the {MAX_ORDER_BYTES} bytes that an agent takes")
         demands = not why_not and opt_outs.may_store
         plan = Plan(pool, demands, repeatable, may_stand_aside=bool(self.bypass_urls(pool, protocol)))
         stage = Stage(
             plan=plan,
             protocol=protocol,
             target=pool.executor.id if isinstance(pool.executor, ModelDescription) else pool.executor.name,
-            body=request.engine_body,
+            body=engine_body,
             identity=identity,
             level=level,
             name=name if demands else None,
@@ -189,3 +196,8 @@ class Arrivals:
         if self._policy.hides_keys:
             return ()
         return tuple((name, headers[name]) for name in _FORWARDED if name in headers)
+
+
+def _order_of(request: NormalisedRequest, group: str, fingerprint: Digest) -> tuple[bytes, Name]:
+    """What the engine is sent, and the name of its result."""
+    return request.engine_body, reuse_name(group, fingerprint, request.canonical)

@@ -17,8 +17,9 @@ from dynbranch.gateway.config import GatewaySettings
 from dynbranch.gateway.core.breaker import BreakerPolicy
 from dynbranch.gateway.core.reuse_policy import ReusePolicy
 from dynbranch.gateway.csl_gate import CslGate
+from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
-from dynbranch.gateway.edge.inflight import InFlight
+from dynbranch.gateway.edge.inflight import BodyRoom, InFlight
 from dynbranch.gateway.edge.routes import ANY, Guard, Route, Routes
 from dynbranch.gateway.endpoints.catalogue import CatalogueEndpoints
 from dynbranch.gateway.endpoints.probes import ProbeEndpoints, Readiness
@@ -64,6 +65,7 @@ class Gateway:
         self._controller = peers.controller if settings.enabled else None
         self._stack = AsyncExitStack()
         self.tasks = Tasks()
+        self.desk = Desk()
         self.metrics = Metrics(registry)
         self.directory = Directory(
             settings.agents, peers.connect, occupancy_interval_ms=settings.occupancy_interval_ms, clock=clock
@@ -95,6 +97,7 @@ class Gateway:
     async def __aenter__(self) -> Self:
         self._stack.push_async_callback(self.directory.close)
         session = await self._stack.enter_async_context(new_session(self._settings.idle_s))
+        self._stack.enter_context(self.desk)
         await self._stack.enter_async_context(self.tasks)
         self.directory.start(self.tasks)
         self.tasks.spawn(self.in_flight.watch(), name="in-flight watch")
@@ -137,7 +140,7 @@ class Gateway:
             hides_keys=self._tenants.has_keys,
             engine_url=self._settings.engine_url,
         )
-        arrivals = Arrivals(self.directory, policy)
+        arrivals = Arrivals(self.directory, policy, self.desk)
         return App(
             routes=self._routes(arrivals, bypass),
             in_flight=self.in_flight,
@@ -146,6 +149,7 @@ class Gateway:
             clock=self._clock,
             new_id=self._new_id,
             max_body_bytes=self._settings.max_body_bytes,
+            room=BodyRoom(self._settings.max_buffered_bytes),
         )
 
     def _stages(self, arrivals: Arrivals, bypass: Bypass) -> StageEndpoints:
@@ -163,6 +167,7 @@ class Gateway:
             enabled=self._settings.enabled,
             body_timeout_s=self._settings.body_timeout_s,
             arrivals=arrivals,
+            desk=self.desk,
             conductor=conductor,
             bypass=bypass,
             observer=Observer(self.metrics, self.reporter, self._clock),
@@ -184,6 +189,7 @@ class Gateway:
         store = StoreEndpoints(
             csl=self._csl,
             arrivals=arrivals,
+            desk=self.desk,
             directory=self.directory,
             tenants=self._tenants,
             metrics=self.metrics,

@@ -40,7 +40,18 @@ class GatewaySettings(BaseSettings):
 
     max_in_flight: int = Field(2048, ge=1, description="Exchanges in flight; more get 503.")
     max_body_bytes: int = Field(64 * 2**20, ge=1, description="Larger bodies get 413.")
+    max_buffered_bytes: int = Field(
+        512 * 2**20, ge=1, description="Bodies held at once, beyond 64 KiB each; more get 503."
+    )
     body_timeout_s: float = Field(60, gt=0, description="A body must be there within this time.")
+    max_connections: int = Field(
+        4096, ge=1, description="Open connections; then one that waits for a request gives way."
+    )
+    head_timeout_s: float = Field(20, gt=0, description="A request's head must be there within this time.")
+    connection_idle_s: float = Field(75, gt=0, description="A connection without a request is closed then.")
+    linger_s: float = Field(
+        5, gt=0, description="How long an unwanted body is read, so that its error is seen."
+    )
     keep_alive_s: float = Field(15, gt=0, description="Silence after which a stream gets a keep-alive.")
     stall_s: float = Field(120, gt=0, description="A client that reads nothing for so long counts as gone.")
     ready_grace_s: float = Field(30, ge=0, description="How long after the start all parts are waited for.")

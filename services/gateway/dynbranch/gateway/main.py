@@ -9,7 +9,7 @@ from dynbranch.clients.csl import GrpcCsl
 from dynbranch.clients.engine_agent import GrpcEngineAgent
 from dynbranch.gateway.assembly import Gateway, Peers
 from dynbranch.gateway.config import GatewaySettings
-from dynbranch.gateway.server import HttpServer
+from dynbranch.gateway.server import HttpServer, allow_open_files, connection_policy
 from dynbranch.gateway.tenants import load_tenants
 from dynbranch.runtime.chance import new_id
 from dynbranch.runtime.clock import SystemClock
@@ -43,7 +43,14 @@ async def serve(started: Started) -> None:
 
 
 async def _serve_http(started: Started, settings: GatewaySettings, gateway: Gateway) -> None:
-    server = HttpServer(gateway.app, listen=settings.listen, grace_s=settings.stop_grace_s)
+    allow_open_files(settings.max_connections)
+    server = HttpServer(
+        gateway.app,
+        listen=settings.listen,
+        grace_s=settings.stop_grace_s,
+        policy=connection_policy(settings),
+        refused=gateway.metrics.refused,
+    )
     async with Tasks() as tasks:
         serving = tasks.spawn(server.serve_until_told(), name="http server")
         started.ready(server.address)

@@ -62,6 +62,10 @@ class Metrics:
             "dynbranch_gateway_agents_available", "Agents that take work.", registry=registry
         )
 
+    def refused(self, code: str) -> None:
+        """An error of the gateway's own, by its code."""
+        self.errors.labels(code).inc()
+
 
 class Observer:
     def __init__(self, metrics: Metrics, reporter: Reporter | None, clock: Clock) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from dynbranch.domain.ids import Instant
 from dynbranch.gateway.protocols.errors import ApiError, ErrorResponse
@@ -18,6 +19,30 @@ Send = Callable[[Message], Awaitable[None]]
 HeaderPairs = list[tuple[bytes, bytes]]
 
 MAX_HEADER_BYTES = 64 * 1024
+
+_ONCE = frozenset(
+    {
+        b"authorization",
+        b"content-length",
+        b"content-type",
+        b"host",
+        b"x-api-key",
+        b"x-dynbranch-agent",
+        b"x-dynbranch-bypass",
+        b"x-dynbranch-stage",
+        b"x-dynbranch-workflow",
+        b"x-dynbranch-workflow-type",
+    }
+)
+"""Headers that two readers of a repeated one could read differently."""
+
+
+class Room(Protocol):
+    """Where bodies are held. ``take`` raises ApiError when it is full."""
+
+    def take(self, counted_bytes: int, /) -> None: ...
+
+    def give(self, counted_bytes: int, /) -> None: ...
 
 
 class ClientGone(Exception):
@@ -36,6 +61,8 @@ class Exchange:
         clock: Clock,
         request_id: str,
         max_body_bytes: int,
+        room: Room,
+        free_body_bytes: int,
     ) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
@@ -56,6 +83,9 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._max_body_bytes = max_body_bytes
+        self._room = room
+        self._free_body_bytes = free_body_bytes
+        self._taken_bytes = 0
         self.body_read = False
         self.body_failure: ApiError | None = None
         self._held = False
@@ -75,6 +105,9 @@ class Exchange:
         """Raises ApiError for headers that no honest client sends."""
         if sum(len(name) + len(value) for name, value in self.raw_headers) > MAX_HEADER_BYTES:
             raise ApiError(431, "The headers are too large.", code="headers_too_large")
+        for name, times in Counter(name.lower() for name, _ in self.raw_headers).items():
+            if times > 1 and name in _ONCE:
+                raise ApiError(400, f"The header {name.decode()} came {times} times.", code="repeated_header")
         length = self.headers.get("content-length", "0")
         if not length.isdecimal():
             raise ApiError(400, "The content-length is not a number.", code="invalid_content_length")
@@ -83,11 +116,17 @@ class Exchange:
         if self.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
             raise ApiError(415, "Send the body without a content-encoding.", code="unsupported_encoding")
 
-    async def body_parts(self) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises ApiError (413) beyond the limit and ClientGone."""
+    async def body_parts(self, within_s: float) -> AsyncIterator[bytes]:
+        """The body as it comes, each part within a time. Raises ApiError (413 beyond the limit, 408) and
+        ClientGone."""
         total, more = 0, not self.body_read
         while more:
-            message = await self._receive()
+            try:
+                async with asyncio.timeout(within_s):
+                    message = await self._receive()
+            except TimeoutError:
+                self.body_failure = self._too_slow()
+                raise self.body_failure from None
             if message["type"] == "http.disconnect":
                 self.drop()
                 raise ClientGone
@@ -107,17 +146,32 @@ class Exchange:
         return "content-length" in self.headers or "transfer-encoding" in self.headers
 
     async def read_body(self, within_s: float) -> bytes:
-        """The whole body. Raises ApiError (413, 408) and ClientGone."""
+        """The whole body, which counts until ``put_down``. Raises ApiError (413, 408, 503) and ClientGone."""
+        body = bytearray()
         try:
             async with asyncio.timeout(within_s):
-                parts = [part async for part in self.body_parts()]
+                async for part in self.body_parts(within_s):
+                    body += part
+                    self._count(len(body) - self._free_body_bytes)
         except TimeoutError:
-            raise ApiError(408, "The body did not come in time.", code="body_timeout") from None
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            raise self._too_slow() from None
+        return bytes(body)
+
+    def _count(self, counted_bytes: int) -> None:
+        if counted_bytes > self._taken_bytes:
+            self._room.take(counted_bytes - self._taken_bytes)
+            self._taken_bytes = counted_bytes
+
+    def put_down(self) -> None:
+        """The body is not held any more."""
+        taken, self._taken_bytes = self._taken_bytes, 0
+        self._room.give(taken)
 
     def _too_large(self) -> ApiError:
-        limit = f"The body is larger than {self._max_body_bytes} bytes."
-        return ApiError(413, limit, code="body_too_large", headers=((b"connection", b"close"),))
+        return ApiError(413, f"The body is larger than {self._max_body_bytes} bytes.", code="body_too_large")
+
+    def _too_slow(self) -> ApiError:
+        return ApiError(408, "The body did not come in time.", code="body_timeout")
 
     # -- the client's leave --------------------------------------------------------------------------------
 

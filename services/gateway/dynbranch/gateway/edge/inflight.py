@@ -14,6 +14,26 @@ from dynbranch.runtime.tasks import Tasks
 _WATCH_INTERVAL_S = 1.0
 
 
+class BodyRoom:
+    """How many bytes of bodies may be held at once. The first ``FREE_BYTES`` of each are not counted, so that
+    large bodies never keep small ones out."""
+
+    FREE_BYTES = 64 * 1024
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._left_bytes = limit_bytes
+
+    def take(self, counted_bytes: int) -> None:
+        """Raises ApiError (503) when there is no room."""
+        if counted_bytes > self._left_bytes:
+            message = "Too many large bodies are being read."
+            raise ApiError(503, message, code="overloaded", retry_after_s=1)
+        self._left_bytes -= counted_bytes
+
+    def give(self, counted_bytes: int) -> None:
+        self._left_bytes += counted_bytes
+
+
 class InFlight:
     """``keep_alive_s``: silence after which a stream gets a keep-alive. ``stall_s``: how long a client may
     take to read what was sent before it counts as gone."""

@@ -12,6 +12,7 @@ from dynbranch.gateway.bypass import Body, Bypass, engine_url
 from dynbranch.gateway.conductor import Account, Conductor
 from dynbranch.gateway.core.outcome import Outcome
 from dynbranch.gateway.core.request_headers import parse_opt_outs
+from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.edge.exchange import Exchange
 from dynbranch.gateway.observer import Observer
 from dynbranch.gateway.protocols.chunk_relay import ResponseIdentity
@@ -31,6 +32,7 @@ class StageEndpoints:
         enabled: bool,
         body_timeout_s: float,
         arrivals: Arrivals,
+        desk: Desk,
         conductor: Conductor,
         bypass: Bypass,
         observer: Observer,
@@ -40,6 +42,7 @@ class StageEndpoints:
         self._enabled = enabled
         self._body_timeout_s = body_timeout_s
         self._arrivals = arrivals
+        self._desk = desk
         self._conductor = conductor
         self._bypass = bypass
         self._observer = observer
@@ -77,30 +80,37 @@ class StageEndpoints:
                 exchange,
                 account,
                 [engine_url(url, exchange) for url in urls[:1]],
-                exchange.body_parts() if exchange.has_body else None,
+                exchange.body_parts(self._body_timeout_s) if exchange.has_body else None,
             )
 
     # -- serving -------------------------------------------------------------------------------------------
 
     async def _chat(self, exchange: Exchange, account: Account, body: bytes, span: Span) -> None:
         try:
-            arrival = self._arrivals.chat(body, exchange.headers, self._tenants.of(exchange.headers))
+            arrival = await self._arrivals.chat(body, exchange.headers, self._tenants.of(exchange.headers))
         except OnlyRaw:
             await self._chat_aside(exchange, account, body)
             return
         self._arrived(account, arrival, span, exchange)
-        await self._conductor.serve(arrival.stage, self._chat_sink(exchange, account, arrival), account)
+        stage, sink = arrival.stage, self._chat_sink(exchange, account, arrival)
+        # The parsed request may be many times as large as its text, and is not needed while it runs.
+        del arrival
+        await self._conductor.serve(stage, sink, account)
         if account.aside:
             await self._chat_aside(exchange, account, body)
 
     async def _tool(self, exchange: Exchange, account: Account, name: str, body: bytes, span: Span) -> None:
         try:
-            arrival = self._arrivals.tool(name, body, exchange.headers, self._tenants.of(exchange.headers))
+            arrival = await self._arrivals.tool(
+                name, body, exchange.headers, self._tenants.of(exchange.headers)
+            )
         except OnlyRaw:
             await self._tool_aside(exchange, account, name, body)
             return
         self._arrived(account, arrival, span, exchange)
-        await self._conductor.serve(arrival.stage, ToolSink(exchange, account.report), account)
+        stage = arrival.stage
+        del arrival
+        await self._conductor.serve(stage, ToolSink(exchange, account.report), account)
         if account.aside:
             await self._tool_aside(exchange, account, name, body)
 
@@ -129,7 +139,7 @@ class StageEndpoints:
         return not self._enabled or parse_opt_outs(exchange.headers).bypass
 
     async def _chat_aside(self, exchange: Exchange, account: Account, body: bytes) -> None:
-        urls = self._arrivals.model_urls(_model_in(body))
+        urls = self._arrivals.model_urls(await self._desk.read(body, _model_in, body))
         await self._aside(exchange, account, [engine_url(url, exchange) for url in urls], body)
 
     async def _tool_aside(self, exchange: Exchange, account: Account, name: str, body: bytes) -> None:

@@ -11,6 +11,7 @@ from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.ids import InvalidId, Name, RecordId, parse_record
 from dynbranch.domain.reuse import DeclaredRead, Derivation, EntryView, Incarnation, Inspection, Invalidation
 from dynbranch.gateway.arrivals import Arrival, Arrivals, OnlyRaw
+from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.edge.exchange import Exchange
 from dynbranch.gateway.observer import Metrics
@@ -34,6 +35,7 @@ class StoreEndpoints:
         *,
         csl: Csl | None,
         arrivals: Arrivals,
+        desk: Desk,
         directory: Directory,
         tenants: Tenants,
         metrics: Metrics,
@@ -42,6 +44,7 @@ class StoreEndpoints:
     ) -> None:
         self._csl = csl
         self._arrivals = arrivals
+        self._desk = desk
         self._directory = directory
         self._tenants = tenants
         self._metrics = metrics
@@ -52,7 +55,7 @@ class StoreEndpoints:
     async def write(self, exchange: Exchange, _: str) -> None:
         """Acknowledged only when durable. Not cut short when the client leaves: it wants the write."""
         body = await exchange.read_body(self._body_timeout_s)
-        records, reporter = _write_of(body)
+        records, reporter = await self._desk.read(body, _write_of, body)
         csl = self._store()
         with (
             exchange.held(),
@@ -99,7 +102,7 @@ class StoreEndpoints:
         """What would become of a chat request. Never executes, and is no demand."""
         body = await exchange.read_body(self._body_timeout_s)
         try:
-            arrival = self._arrivals.chat(body, exchange.headers, self._tenants.of(exchange.headers))
+            arrival = await self._arrivals.chat(body, exchange.headers, self._tenants.of(exchange.headers))
         except OnlyRaw as only_raw:
             raise ApiError(503, f"{only_raw}.", code="no_engine", retry_after_s=1) from None
         inspection, trouble = Inspection(None), "" if self._csl else "DynBranch is disabled."
@@ -109,13 +112,14 @@ class StoreEndpoints:
             except ApiError as failure:
                 trouble = failure.message
         outcome, why = _foretold(arrival, inspection, trouble)
+        explained = await self._desk.read(body, _explained, arrival)
         await _answer(
             exchange,
             {
                 "name": arrival.full_name.hex(),
                 "outcome": outcome,
                 "why": why,
-                **_explained(arrival),
+                **explained,
                 "agents": [
                     {"address": agent.address, "ready": agent.available, "in_flight": agent.load}
                     for agent in self._directory.agents
