@@ -25,6 +25,7 @@ class Bench:
 BENCHES = {
     bench.name: bench
     for bench in (
+        Bench("csl", "dynbranch.bench.csl_scale", "the store at scale: demands, memory, cascades"),
         Bench("demo", "dynbranch.bench.demo_passes", "the main job on real input: equality, hits, freshness"),
         Bench("names", "dynbranch.bench.name_figures", "reuse names against an engine's rendered prompts"),
         Bench("start", "dynbranch.bench.start_time", "from nothing to the whole stack's first completion"),

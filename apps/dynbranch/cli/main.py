@@ -104,10 +104,49 @@ def controller() -> None:
     _run_service(Service.CONTROLLER)
 
 
-@app.command()
-def csl() -> None:
-    """Run one store. Settings: DYNBRANCH_CSL_*."""
-    _run_service(Service.CSL)
+csl_app = typer.Typer(help="Run one store, or look after the data directory of one that does not run.")
+app.add_typer(csl_app, name="csl")
+
+DataDir = Annotated[Path, typer.Argument(help="Data directory of a store that does not run.")]
+
+
+@csl_app.callback(invoke_without_command=True)
+def csl(context: typer.Context) -> None:
+    """Run one store. Settings: DYNBRANCH_CSL_*. Or look after the data directory of one that does not run."""
+    if context.invoked_subcommand is None:
+        _run_service(Service.CSL)
+
+
+@csl_app.command(name="check")
+@for_people
+def csl_check(directory: DataDir, json: AsJson = False) -> None:
+    """Look at every row of a store; exits with 1 when anything is wrong."""
+    from dynbranch.cli.csl_command import check_directory
+
+    check_directory(directory, as_json=json)
+
+
+@csl_app.command(name="backup")
+@for_people
+def csl_backup(
+    directory: DataDir, target: Annotated[Path, typer.Argument(help="A folder that does not exist.")]
+) -> None:
+    """A checked copy of a store."""
+    from dynbranch.cli.csl_command import back_up_directory
+
+    back_up_directory(directory, target)
+
+
+@csl_app.command(name="restore")
+@for_people
+def csl_restore(
+    backup: Annotated[Path, typer.Argument(help="What 'csl backup' made.")],
+    directory: Annotated[Path, typer.Argument(help="Data directory; what it holds goes to its quarantine.")],
+) -> None:
+    """Put a backup in the place of a store."""
+    from dynbranch.cli.csl_command import restore_directory
+
+    restore_directory(backup, directory)
 
 
 @app.command(name="engine-agent")

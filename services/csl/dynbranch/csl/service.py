@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dynbranch.csl.core.library import Library
 from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.core.store import Inconsistent
-from dynbranch.csl.key_value import StoreCorrupt
+from dynbranch.csl.key_value import KeyValue, StoreCorrupt
 from dynbranch.csl.opening import Opened, open_directory
 from dynbranch.csl.rocks import DataDirectory, Sizes
 from dynbranch.csl.shell import Shell
@@ -27,12 +27,13 @@ async def opened_shell(
     sizes: Sizes,
     clock: Clock,
     new_id: Callable[[], bytes],
+    layer: Callable[[KeyValue], KeyValue] | None = None,
 ) -> AsyncIterator[tuple[Shell, Tasks]]:
     """A shell that is ready to serve, and the tasks beside it: when one of them crashes, stop.
 
     On leaving, everything applied is durable and the directory is free. Raises StoreLocked, StoreFull,
     UnknownFormat. Damage that is found while serving is left as a mark in the directory, so that the next
-    opening sets it aside.
+    opening sets it aside. ``layer`` puts something between the shell and the store, to watch or to fail.
     """
     opened = open_directory(directory, sizes=sizes, now=clock.unix_ms())
     flusher = ThreadPoolExecutor(1, thread_name_prefix="csl-flush")
@@ -42,8 +43,9 @@ async def opened_shell(
         await loop.run_in_executor(flusher, call)
 
     try:
-        library = Library(limits=limits, new_id=new_id, view=opened.store)
-        shell = Shell(opened.store, library, clock, run_blocking=run_blocking, keep=opened.keep)
+        store = opened.store if layer is None else layer(opened.store)
+        library = Library(limits=limits, new_id=new_id, view=store)
+        shell = Shell(store, library, clock, run_blocking=run_blocking, keep=opened.keep)
         opened = await _recover(shell, opened)
         try:
             async with Tasks() as tasks:
