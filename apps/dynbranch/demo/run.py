@@ -86,13 +86,13 @@ class _Passes:
 
     def run(self, reading: Sequence[Task]) -> Report:
         todo, enabled, floor = self._todo, self._stack.url, self._stack.floor_url
-        floor_arm = self._pass("floor", "DynBranch disabled", floor, todo)
-        control = self._pass("control", "disabled again (control)", floor, todo)
-        first = self._pass("first", "enabled, first pass", enabled, todo)
-        second = self._pass("second", "enabled, second pass", enabled, todo)
+        floor_arm = self._pass("floor", "disabled (floor)", floor, todo)
+        control = self._pass("control", "disabled (control)", floor, todo)
+        first = self._pass("first", "first pass", enabled, todo)
+        second = self._pass("second", "second pass", enabled, todo)
         written = self._write(first)
         after = self._pass("after", f"after {len(written)} writes", enabled, todo)
-        fresh = self._pass("fresh_floor", "disabled, after the writes", floor, reading)
+        fresh = self._pass("fresh_floor", "after, disabled", floor, reading)
         return Report(
             floor=floor_arm,
             control=control,

@@ -8,6 +8,7 @@ from typing import Self
 
 from dynbranch.demo.report import Arm, Report
 from dynbranch.demo.run import Watcher
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -89,10 +90,16 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def _arms(report: Report) -> Table:
-    table = Table(title="The main job on real input", title_justify="left")
-    table.add_column("pass")
-    for heading in ("requests", *OUTCOMES, "mean ms", "p50 ms", "equal to floor"):
-        table.add_column(heading, justify="right")
+    table = Table(
+        title="The main job on real input",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column("pass", no_wrap=True)
+    for heading in ("calls", *OUTCOMES, "mean ms", "p50 ms", "= floor"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for arm in report.arms:
         table.add_row(*_row(report, arm))
     return table
@@ -103,10 +110,14 @@ def _row(report: Report, arm: Arm) -> list[str]:
     shown = [str(counts.pop(outcome, 0) or "·") for outcome in OUTCOMES]
     title = arm.title + _others(counts)
     held = report.equality_of(arm)
-    equal = "" if held is None else f"{held.equal} of {held.total}"
+    equal = "" if held is None else f"{held.equal}/{held.total}"
     if held is not None and not held.holds:
         equal = f"[bold red]{equal}[/bold red]"
-    return [title, str(len(arm.calls)), *shown, f"{arm.mean_ms():.1f}", f"{arm.p50_ms():.1f}", equal]
+    return [title, str(len(arm.calls)), *shown, _ms(arm.mean_ms()), _ms(arm.p50_ms()), equal]
+
+
+def _ms(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def _others(counts: Counter[str]) -> str:

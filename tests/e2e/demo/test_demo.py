@@ -79,7 +79,7 @@ def test_a_person_sees_a_table_and_where_the_traces_are(
     demo: tuple[dict[str, Any], str, list[SeenSpan]],
 ) -> None:
     data, output, _ = demo
-    for text in ("DynBranch disabled", "enabled, second pass", "after 3 writes", data["traces"], "arrival"):
+    for text in ("disabled (floor)", "second pass", "after 3 writes", data["traces"], "arrival"):
         assert text in output
 
 
