@@ -28,6 +28,7 @@ BENCHES = {
         Bench("csl", "dynbranch.bench.csl_scale", "the store at scale: demands, memory, cascades"),
         Bench("demo", "dynbranch.bench.demo_passes", "the main job on real input: equality, hits, freshness"),
         Bench("names", "dynbranch.bench.name_figures", "reuse names against an engine's rendered prompts"),
+        Bench("store", "dynbranch.bench.store", "the store under races, crashes and hostile input"),
         Bench("start", "dynbranch.bench.start_time", "from nothing to the whole stack's first completion"),
     )
 }
