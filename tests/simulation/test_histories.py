@@ -5,9 +5,23 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from itertools import permutations
+from random import Random
 
 import pytest
-from dynbranch.bench.store_histories import Subject, long_history, running_store, short_histories
+from dynbranch.bench.store_histories import (
+    Client,
+    Subject,
+    long_history,
+    running_store,
+    short_histories,
+    subjects,
+)
+from dynbranch.clients.csl import GrpcCsl
+from dynbranch.csl.core.library import Library, found
+from dynbranch.csl.core.limits import Limits
+from dynbranch.csl.key_value import MemoryKeyValue
+from dynbranch.csl.server import SERVICE, CslServicer
+from dynbranch.csl.shell import Shell
 from dynbranch.domain.ids import GenerationId, LeaseId, RecordId, UnixMs, Version, whole
 from dynbranch.domain.reuse import (
     Committed,
@@ -22,6 +36,9 @@ from dynbranch.domain.reuse import (
     Refusal,
     Refused,
 )
+from dynbranch.runtime.chance import new_id
+from dynbranch.runtime.clock import SystemClock
+from dynbranch.runtime.server import GrpcServer
 from dynbranch.sim.histories import (
     Call,
     CommitEnded,
@@ -33,6 +50,8 @@ from dynbranch.sim.histories import (
     violations,
 )
 from dynbranch.sim.linearise import SequentialStore, order
+from dynbranch.v1.csl_pb2_grpc import add_CslServiceServicer_to_server
+from simulation.mutants import FollowersAfterTheWrite, NoReadTokenCheck, WritesLeaveLeasesOpen
 
 A = RecordId("alpha/1")
 GET = Subject("get", ReadScope(sources=("alpha",)), (A,))
@@ -168,10 +187,10 @@ def test_the_order_found_explains_the_answers() -> None:
     steps = RIGHT["a write fells it"]
     loose = [replace(call, span=Span(0.0, 1.0)) for call in steps]
     for shuffled in list(permutations(loose))[:200]:
-        found = order(shuffled, START)
-        assert found is not None
+        explained = order(shuffled, START)
+        assert explained is not None
         store = START
-        for call in found:
+        for call in explained:
             after = store.after(call, {one.lease_id: one for one in (ONE, AFTER_WRITE)})
             assert after is not None
             store = after
@@ -193,3 +212,36 @@ def test_short_histories_of_a_real_store_have_an_order() -> None:
     with running_store(lease_ttl_ms=60_000) as target:
         short = asyncio.run(short_histories(target, 4, 40, lambda what, done, total: None))
     assert short.histories == 40 and short.unexplained == []
+
+
+async def seen_of(library: type[Library]) -> list[Call]:
+    """What eight clients see of a served store with this core."""
+    rows = MemoryKeyValue()
+    rows.apply(found(1))
+    core = library(limits=Limits(lease_ttl_ms=250), new_id=new_id, view=rows)
+    servicer = CslServicer(Shell(rows, core, SystemClock()))
+    server = GrpcServer("127.0.0.1:0", [(add_CslServiceServicer_to_server, servicer, SERVICE)], SystemClock())
+    target = await server.start()
+    csl = GrpcCsl(target)
+    few = [subject for subject in subjects() if subject.scope.sources][:6]
+    clients = [Client(csl, Random(number), few, str(number)) for number in range(8)]
+
+    async def run(client: Client) -> None:
+        for _ in range(120):
+            await client.act()
+
+    try:
+        await asyncio.gather(*map(run, clients))
+    finally:
+        await csl.close()
+        await server.stop(1.0)
+    return [call for client in clients for call in client.history]
+
+
+@pytest.mark.parametrize("broken", [WritesLeaveLeasesOpen, FollowersAfterTheWrite, NoReadTokenCheck])
+async def test_a_broken_store_is_found_over_grpc(broken: type[Library]) -> None:
+    assert violations(await seen_of(broken))
+
+
+async def test_the_same_store_unbroken_is_accepted() -> None:
+    assert violations(await seen_of(Library)) == []
