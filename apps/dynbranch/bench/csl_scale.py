@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,7 +64,7 @@ def measure(tell: Tell) -> Measured:
     with TemporaryDirectory(prefix="dynbranch-scale-") as folder:
         small, large = Path(folder, "small"), Path(folder, "large")
         for path, count in ((small, SMALL), (large, LARGE)):
-            load(path, _flat(count), lambda done, count=count: tell("entries are put", done, count))
+            load(path, _flat(count), partial(_tell_put, tell, count))
         tell("every row is checked", 0, 0)
         raw["check"] = {"entries": LARGE, "violations": _check(large)}
         demands = asyncio.run(_demands(small, large, tell))
@@ -88,6 +89,10 @@ def measure(tell: Tell) -> Measured:
 
 
 # Loading
+
+
+def _tell_put(tell: Tell, count: int, done: int) -> None:
+    tell("entries are put", done, count)
 
 
 Put = tuple[Name, tuple[str, ...], tuple[Name, ...], bytes]

@@ -165,6 +165,7 @@ class RocksKeyValue:
         with _typed_errors():
             iterator = self._database().iter(options)
         rows = _Rows(iterator, options)
+        del iterator
         self._open_rows.add(rows)
         return _walk(rows, prefix, prefix + start)
 
@@ -172,7 +173,11 @@ class RocksKeyValue:
         options = _bounded(prefix)
         with _typed_errors():
             iterator = self._database().iter(options)
-        return _page(_Rows(iterator, options), prefix, start, at_most)
+        rows = _Rows(iterator, options)
+        # Its own frame would hold it, and with it the directory, as long as the traceback of an error lives.
+        del iterator
+        self._open_rows.add(rows)
+        return _page(rows, prefix, start, at_most)
 
     def apply(self, batch: Batch) -> None:
         check_guards(self, batch)
@@ -273,10 +278,7 @@ def _walk(rows: _Rows, prefix: bytes, first: bytes) -> Iterator[tuple[bytes, byt
         del iterator
         yield key, value
         _present(rows).next()
-    try:
-        _present(rows).status()
-    except Exception as error:
-        raise _typed(str(error)) from error
+    _ended_well(rows)
 
 
 def _page(rows: _Rows, prefix: bytes, start: bytes, at_most: int) -> list[tuple[bytes, bytes]]:
@@ -286,10 +288,8 @@ def _page(rows: _Rows, prefix: bytes, start: bytes, at_most: int) -> list[tuple[
     iterator.seek(prefix + start)
     while len(found) < at_most:
         if not iterator.valid():
-            try:
-                iterator.status()
-            except Exception as error:
-                raise _typed(str(error)) from error
+            del iterator
+            _ended_well(rows)
             break
         key: bytes = iterator.key()
         if not key.startswith(prefix):
@@ -297,6 +297,15 @@ def _page(rows: _Rows, prefix: bytes, start: bytes, at_most: int) -> list[tuple[
         found.append((key, iterator.value()))
         iterator.next()
     return found
+
+
+def _ended_well(rows: _Rows) -> None:
+    try:
+        _present(rows).status()
+    except StoreClosed:
+        raise
+    except Exception as error:
+        raise _typed(str(error)) from error
 
 
 def _present(rows: _Rows) -> RdictIter:

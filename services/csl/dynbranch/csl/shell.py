@@ -159,6 +159,10 @@ class Shell:
                         left = error
                     self._check()
                 decision = self._decide(lambda: self.library.finish_plan(self._store, index))
+        except StoreFull:
+            # The write has not happened: what it would have felled is served on.
+            self.library.reread_condemned(self._store)
+            raise
         finally:
             self.library.drop_plan()
         if left is not None:
@@ -296,6 +300,8 @@ class Shell:
         async with self._writing:
             if self._full_since is not None:
                 self._store.reclaim()
+                # The batch that did not fit may have reached the log all the same.
+                self.library.reread_condemned(self._store)
                 self._full_since = None
                 _log.warning("there is room again; the store takes writes")
             await self._expire_entries()

@@ -122,8 +122,7 @@ class Library:
         self._deferred: dict[bytes, Version] = {}
         self._arrivals_lost = False
         self._expiry_resumes = b""
-        for number, nodes in cascade.pending(view).items():
-            self._condemn(number, nodes)
+        self.reread_condemned(view)
 
     # The one way in
 
@@ -567,6 +566,13 @@ class Library:
             self._slices[number] = nodes
         self._condemned.update(plan.dead)
         return meta
+
+    def reread_condemned(self, view: View) -> None:
+        """What is condemned, as the rows say: at the start, and when the batch of a write was refused."""
+        self._slices.clear()
+        self._condemned.clear()
+        for number, nodes in cascade.pending(view).items():
+            self._condemn(number, nodes)
 
     def _condemn(self, number: int, nodes: tuple[Condemned, ...]) -> None:
         self._slices[number] = nodes
