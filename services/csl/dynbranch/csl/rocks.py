@@ -15,6 +15,7 @@ What the binding demands:
   accepts a torn tail only and refuses anything else.
 - A damaged manifest can open as an empty database: a fsynced file beside it holds a floor for the sequence
   number. A damaged length at the end of a log passes for a torn tail: log_files.py looks before the opening.
+- A write may wait, with the GIL, for tables to be written: ours does not where the disk is full.
 - Once an append to the log has failed, every later one does, also when there is room again: the database must
   be opened anew.
 """
@@ -25,6 +26,7 @@ import errno
 import json
 import os
 import shutil
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,11 +58,13 @@ from rocksdict import (
     ReadOptions,
     Snapshot,
     WriteBatch,
+    WriteOptions,
 )
 
 DATABASE, FLOOR, QUARANTINE, DAMAGED, ORIGIN = "rocks", "floor.json", "quarantine", "damaged", "origin"
 KEPT_QUARANTINES = 2
 _ROOM_TO_OPEN_BYTES = 8 << 20
+_STALL_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,8 @@ class RocksKeyValue:
         self._frozen: weakref.WeakSet[_Frozen] = weakref.WeakSet()
         self._syncing = Lock()
         self._full = ""
+        self._without_waiting = WriteOptions()
+        self._without_waiting.no_slowdown = True
         self._db: Rdict | None = None
         self._open()
         found = self.sequence()
@@ -185,6 +191,17 @@ class RocksKeyValue:
             return
         if self._full:
             raise StoreFull(self._full)
+        try:
+            while not self._written(batch):
+                # Tables wait to be written. With a full disk that lasts, and the process would stand still.
+                self._check_room()
+                time.sleep(_STALL_S)
+        except StoreFull as error:
+            self._full = str(error)
+            raise
+
+    def _written(self, batch: Batch) -> bool:
+        """False when the write would have to wait."""
         writes = WriteBatch(raw_mode=True)
         for key, value in batch.changes.items():
             if value is None:
@@ -192,11 +209,21 @@ class RocksKeyValue:
             else:
                 writes.put(key, value)
         try:
-            with _typed_errors():
-                self._database().write(writes)
-        except StoreFull as error:
-            self._full = str(error)
+            self._database().write(writes, self._without_waiting)
+        except StoreClosed:
             raise
+        except Exception as error:
+            if "Write stall" in str(error):
+                return False
+            raise _typed(str(error)) from error
+        return True
+
+    def _check_room(self) -> None:
+        """Raises StoreFull when there is too little room to write and open tables."""
+        free = shutil.disk_usage(self._path).free
+        needed = _ROOM_TO_OPEN_BYTES + 3 * self._sizes.write_buffer
+        if free < needed:
+            raise StoreFull(f"{free} bytes are free, {needed} are needed to go on")
 
     @contextmanager
     def frozen(self) -> Iterator[View]:
@@ -225,10 +252,7 @@ class RocksKeyValue:
     def reclaim(self) -> None:
         if not self._full:
             return
-        free = shutil.disk_usage(self._path).free
-        needed = _ROOM_TO_OPEN_BYTES + 3 * self._sizes.write_buffer
-        if free < needed:
-            raise StoreFull(f"{free} bytes are free, {needed} are needed to go on")
+        self._check_room()
         with self._syncing:
             self.close()
             self._open()
