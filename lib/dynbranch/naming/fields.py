@@ -150,6 +150,11 @@ PART: Final = _table(
     _object("file", _table("file", *_determines("file_data", "file_id", "filename"))),
     *_CACHE_MARKS,
 )
+OUTSIDE_PART: Final = Denial(
+    "outside_input", "this part names content that is kept elsewhere and may change there"
+)
+"""A part that does not hold its own content. What a part of unknown type holds is not known."""
+
 KNOWN_PARTS: Final = frozenset(
     {"text", "refusal", "image_url", "video_url", "audio_url", "input_audio", "file"}
 )
@@ -267,7 +272,6 @@ _VLLM_SGLANG = (
         "allowed_token_ids",
         "bad_words",
         "cache_salt",
-        "chat_template",
         "chat_template_kwargs",
         "continue_final_message",
         "documents",
@@ -309,6 +313,8 @@ _VLLM_SGLANG = (
     *_denying(
         "beam_search", "a beam search is not greedy decoding", use_beam_search=("false",), best_of=("1",)
     ),
+    # A template of the request's own may read the clock, and no probe has looked at it.
+    *_denying(*_OUTSIDE, chat_template=()),
     *_denying(
         *_EXTENSION,
         logits_processors=("[]",),

@@ -102,7 +102,7 @@ def normalise_chat(
     if served_model is not None:
         named[ALIASED_BY_FINGERPRINT] = served_model
     if SINGLE_TEXT_BLOCK in equivalences:
-        named["messages"] = with_plain_texts(list(request.messages))
+        named["messages"] = with_plain_texts(request.body, request.messages)
     form = _in_one_order(named, CHAT)
     return NormalisedRequest(
         document=document,

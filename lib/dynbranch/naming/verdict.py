@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from dynbranch.domain.reuse import Fingerprint
 from dynbranch.naming.document import Json, Number, emit
 from dynbranch.naming.exact import exact_spelling
-from dynbranch.naming.fields import CHAT, CLIENT_SIDE_TOOLS, SERVER_SIDE_TOOL, Denial, Field
+from dynbranch.naming.fields import CHAT, CLIENT_SIDE_TOOLS, OUTSIDE_PART, SERVER_SIDE_TOOL, Denial, Field
 
 DEFAULT_TEMPERATURE: Final = "default.temperature"
 DEFAULT_TOP_K: Final = "default.top_k"
@@ -45,7 +46,38 @@ def judge(body: dict[str, Json], fingerprint: Fingerprint | None) -> ReuseVerdic
         kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
         if not isinstance(kind, str) or kind not in CLIENT_SIDE_TOOLS:
             return _denied(f"tools[{index}].type", SERVER_SIDE_TOOL)
+    for path, part in _parts(body):
+        if not _holds_its_content(part):
+            return _denied(path, OUTSIDE_PART)
     return greedy
+
+
+def _parts(body: dict[str, Json]) -> Iterator[tuple[str, dict[str, Json]]]:
+    """Every content part of the messages that is more than a text; audio answers referred to by id too."""
+    for number, message in enumerate(_listed(body.get("messages"))):
+        if not isinstance(message, dict):
+            continue
+        if isinstance(message.get("audio"), dict):
+            yield f"messages[{number}].audio", {"type": "audio"}
+        for index, part in enumerate(_listed(message.get("content"))):
+            if isinstance(part, dict):
+                yield f"messages[{number}].content[{index}]", part
+
+
+def _holds_its_content(part: dict[str, Json]) -> bool:
+    match part:
+        case {"uuid": _}:
+            return False
+        case {"type": "text" | "refusal" | "input_audio"}:
+            return True
+        case {"type": "image_url" | "video_url" | "audio_url" as kind}:
+            held = part.get(kind)
+            url = held.get("url") if isinstance(held, dict) else held
+            return isinstance(url, str) and url.startswith("data:")
+        case {"type": "file", "file": dict() as file}:
+            return "file_data" in file and "file_id" not in file
+        case _:
+            return False
 
 
 def _greedy(body: dict[str, Json], facts: dict[str, str]) -> ReuseVerdict:

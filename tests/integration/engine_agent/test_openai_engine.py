@@ -208,7 +208,7 @@ async def test_the_probe_of_a_llama_server(stub: StubEngine) -> None:
         assert facts.slots == 2 and model.context_tokens == 512 and model.aliases == ("stub-alias",)
         assert model.equivalences == {"single_text_block_is_string"}
         assert known["default.temperature"] == "0.8" and known["quantisation"] == "F16"
-        assert known["instance"] == stub.url, "the weights are not known"
+        assert known["instance"].startswith(stub.url), "the weights are not known"
         before = model.fingerprint
         stub.template += " "
         assert (await engine.start()).models[0].fingerprint != before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -86,7 +87,7 @@ async def test_vllm() -> None:
         assert engine.flavour is Flavour.VLLM
         facts = dict(model.fingerprint.facts)
         assert (facts["engine"], facts["engine.version"], facts["model"]) == ("vllm", "0.32.0", "/weights/m")
-        assert facts["prefix_cache"] == "True" and facts["instance"] == url and facts["rendering"]
+        assert facts["prefix_cache"] == "True" and facts["instance"].startswith(url) and facts["rendering"]
         assert model.context_tokens == 2048
         assert model.equivalences == {"single_text_block_is_string"}
         assert model.not_reusable_reason == ""
@@ -131,6 +132,50 @@ async def test_sglang() -> None:
     assert engine.flavour is Flavour.SGLANG
     assert (facts["engine.version"], facts["engine.dtype"]) == ("0.5", "bfloat16")
     assert model.not_reusable_reason, "its template can not be examined"
+
+
+@pytest.mark.promise("I1")
+async def test_a_restarted_server_of_unknown_weights_is_another_executor() -> None:
+    later = str(vllm()["/metrics"]).replace("100.5", "200.5")
+    routes = vllm()
+    async with served(routes) as url:
+        _, (before,) = await examined(url)
+        routes["/metrics"] = later
+        _, (after,) = await examined(url)
+        _, (vouched,) = await examined(url, facts={"weights": "sha256:1"})
+        routes["/metrics"] = vllm()["/metrics"]
+        _, (vouched_before,) = await examined(url, facts={"weights": "sha256:1"})
+    assert before.fingerprint != after.fingerprint
+    assert vouched.fingerprint == vouched_before.fingerprint
+
+
+@pytest.mark.promise("I1")
+async def test_weights_that_nobody_can_tell_are_not_reused() -> None:
+    async with served({"/v1/models": model_list("m")}) as url:
+        _, (model,) = await examined(url, facts={"chat_template": "v1"})
+    assert "weights" in model.not_reusable_reason
+
+
+@pytest.mark.promise("C1.clock_templates_are_not_reused")
+async def test_a_clock_that_shows_only_beside_tools_is_seen() -> None:
+    def tokens(body: dict[str, Any]) -> dict[str, Any]:
+        dated = f"Today: {datetime.now(UTC):%Y-%m-%d}" if body.get("tools") else ""
+        return {"tokens": list((dated + prompt_of(body)).encode())}
+
+    async with served(vllm(**{"/tokenize": tokens})) as url:
+        _, (model,) = await examined(url)
+    assert model.not_reusable_reason
+
+
+@pytest.mark.promise("C1.equivalence")
+async def test_blocks_that_differ_only_beside_tools_are_no_equivalence() -> None:
+    def tokens(body: dict[str, Any]) -> dict[str, Any]:
+        blocks = any(isinstance(m["content"], list) for m in body["messages"])
+        return {"tokens": list((prompt_of(body) + "!" * bool(body.get("tools") and blocks)).encode())}
+
+    async with served(vllm(**{"/tokenize": tokens})) as url:
+        _, (model,) = await examined(url)
+    assert model.equivalences == frozenset()
 
 
 @pytest.mark.promise("I1")

@@ -73,7 +73,12 @@ async def backend() -> AsyncIterator[Backend]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/search"
     tool = Tool(
-        url=url, source="passages", freshness=Freshness.WRITES_REPORTED, timeout_s=5, max_result_bytes=1000
+        url=url,
+        source="passages",
+        freshness=Freshness.WRITES_REPORTED,
+        code_version="1",
+        timeout_s=5,
+        max_result_bytes=1000,
     )
     csl = StubCsl()
     engine = ToolEngine(Tools({"search": tool}), 2, Timeouts(connect_s=2, idle_s=5))
@@ -101,6 +106,29 @@ async def test_a_result_is_kept_with_what_it_read(backend: Backend) -> None:
 async def test_without_the_header_it_read_everything(backend: Backend) -> None:
     await backend.call()
     assert backend.csl.commits[0].reads == ("passages/*",)
+
+
+@pytest.mark.promise("I3")
+async def test_a_header_that_comes_twice_counts_twice(backend: Backend) -> None:
+    async def twice(request: web.Request) -> web.StreamResponse:
+        response = web.Response(body=b"[]", content_type="application/json")
+        response.headers.add("x-dynbranch-reads", "passages/a")
+        response.headers.add("x-dynbranch-reads", "passages/b")
+        return response
+
+    backend.answer = twice
+    await backend.call()
+    assert backend.csl.commits[0].reads == ("passages/a", "passages/b")
+
+
+@pytest.mark.promise("I3")
+async def test_reads_of_another_source_are_served_and_not_kept(backend: Backend) -> None:
+    """No write to that source would close the lease, so a later demand could join a stale execution."""
+    backend.answer = answers(b"[]", x_dynbranch_reads="passages/a,users/b")
+    items, end = await backend.call()
+    assert items == [b"[]"]
+    assert isinstance(end, Completed) and end.commit == "reads_outside_source"
+    assert backend.csl.commits == []
 
 
 async def test_a_header_longer_than_usual(backend: Backend) -> None:

@@ -50,6 +50,7 @@ def test_urls_of_different_shapes_have_no_common_bypass(tmp_path: Path) -> None:
         ("tools: {a: {}}", "url"),
         ("tools: {a: {url: 'http://x', colour: red}}", "colour"),
         ("tools: {a: {url: 'http://x', freshness: versioned}}", "source"),
+        ("tools: {a: {url: 'http://x', freshness: immutable, source: s}}", "code_version"),
         ("tools: {a: {url: 'http://x', freshness: sometimes, source: s}}", "freshness"),
         ("tools: {a: {url: 'http://x', source: 'a/b'}}", "source"),
         ("tools: {'a b': {url: 'http://x'}}", "named"),
@@ -67,7 +68,7 @@ def test_a_missing_tools_file(tmp_path: Path) -> None:
         read_tools(tmp_path / "none.yaml")
 
 
-SOURCED = Tool(url="http://x/t", source="passages", freshness=Freshness.VERSIONED)
+SOURCED = Tool(url="http://x/t", source="passages", freshness=Freshness.VERSIONED, code_version="1")
 
 
 @pytest.mark.promise("I3")
@@ -78,21 +79,20 @@ SOURCED = Tool(url="http://x/t", source="passages", freshness=Freshness.VERSIONE
         ("passages/a%2Cb,passages/%C3%A9", ("passages/a,b", "passages/é")),
         ("passages/*", ("passages/*",)),
         ("other/x", ("other/x",)),
-        (None, ("passages/*",)),
         ("", ("passages/*",)),
         (" , ", ("passages/*",)),
         ("passages", ("passages/*",)),
         ("passages/a,nonsense", ("passages/*",)),
         ("passages/%FF", ("passages/*",)),
+        ("passages/a=1.7", ("passages/*",)),
+        ("passages/a%3D1.7", ("passages/a=1.7",)),
     ],
 )
-def test_reads_that_can_not_be_understood_are_the_whole_source(
-    header: str | None, reads: tuple[str, ...]
-) -> None:
+def test_reads_that_can_not_be_understood_are_the_whole_source(header: str, reads: tuple[str, ...]) -> None:
     assert reads_of(SOURCED, header) == reads
 
 
 def test_immutable_and_sourceless_tools_have_no_reads() -> None:
-    immutable = Tool(url="http://x", source="s", freshness=Freshness.IMMUTABLE)
+    immutable = Tool(url="http://x", source="s", freshness=Freshness.IMMUTABLE, code_version="1")
     assert reads_of(immutable, "s/a") is None
     assert reads_of(Tool(url="http://x"), "s/a") is None

@@ -168,6 +168,27 @@ def test_the_beginning_of_an_answer_stays_as_it_is_written() -> None:
     assert prefilled("x") != prefilled([{"type": "text", "text": "x"}])
 
 
+@pytest.mark.promise("C1.equivalence")
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"documents": []},
+        {"tool_choice": "none"},
+        {"something_new": 1},
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": []}]},
+        {"messages": [{"role": "tool", "content": "y"}]},
+        {"messages": [{**USER, "name": "n"}]},
+    ],
+)
+def test_in_a_conversation_that_no_probe_has_seen_blocks_stay_blocks(beside: dict[str, Any]) -> None:
+    def named(content: Any) -> bytes:
+        messages = [*beside.get("messages", []), {"role": "user", "content": content}]
+        return chat({**with_user("x"), **beside, "messages": messages}, SINGLE_TEXT_BLOCK).canonical
+
+    assert named("x") != named([{"type": "text", "text": "x"}])
+
+
 def test_probe_pairs_are_what_the_equivalence_makes_equal() -> None:
     for pair in probe_pairs():
         first, second = ({"model": "m", "messages": list(messages)} for messages in (pair.first, pair.second))

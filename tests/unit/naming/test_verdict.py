@@ -101,6 +101,7 @@ def test_the_engines_defaults_count_where_the_request_is_silent() -> None:
         ({"best_of": 4}, "beam_search", "best_of"),
         ({"logits_processors": ["x"]}, "extension", "logits_processors"),
         ({"web_search_options": {}}, "outside_input", "web_search_options"),
+        ({"chat_template": "{{ strftime_now('%H') }}"}, "outside_input", "chat_template"),
         ({"modalities": ["text", "audio"]}, "not_text", "modalities"),
         ({"audio": {"voice": "x"}}, "not_text", "audio"),
         ({"tools": [{"type": "function"}, {"type": "web_search"}]}, "server_side_tool", "tools[1].type"),
@@ -113,3 +114,39 @@ def test_greedy_requests_that_more_than_the_request_decides_are_not(
     assert (found.reusable, found.reason, found.param) == (False, reason, param)
     assert param in found.explanation
     assert found.explanation.endswith(".")
+
+
+@pytest.mark.promise("I1")
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "https://example.org/now.png"}},
+        {"type": "image_url", "image_url": "https://example.org/now.png"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}, "uuid": "x"},
+        {"type": "video_url", "video_url": {"url": "file:///x"}},
+        {"type": "file", "file": {"file_id": "f"}},
+        {"type": "file", "file": {"file_id": "f", "file_data": "data:,x"}},
+        {"type": "hologram", "text": "x"},
+    ],
+)
+def test_a_part_that_names_content_kept_elsewhere_is_not_reused(part: dict[str, Any]) -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": "x"}, part]}]
+    found = verdict(temperature=0, messages=messages)
+    assert (found.reason, found.param) == ("outside_input", "messages[0].content[1]")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+        {"type": "file", "file": {"file_data": "data:,x", "filename": "x"}},
+    ],
+)
+def test_a_part_that_holds_its_content_is(part: dict[str, Any]) -> None:
+    assert verdict(temperature=0, messages=[{"role": "user", "content": [part]}]).reusable
+
+
+def test_an_audio_answer_is_named_by_id_only() -> None:
+    spoken = {"role": "assistant", "audio": {"id": "a"}}
+    assert not verdict(temperature=0, messages=[spoken, {"role": "user", "content": "x"}]).reusable

@@ -72,12 +72,16 @@ class OpenAiEngine:
         http = self._http()
         self._suspect.clear()
         settings = self._settings
-        given = Given(settings.facts, settings.level, self._base_url, self._clock.unix_ms())
+        given = Given(settings.facts, settings.level, self._clock.unix_ms(), self._identify)
         server = await examine(http, given)
-        self._flavour = server.flavour
-        self._identity = await self._look()
         slots = settings.slots or server.slots or DEFAULT_SLOTS
         return EngineFacts(slots, self._base_url, models=server.models)
+
+    async def _identify(self, flavour: Flavour) -> str:
+        """Remembers which server is examined."""
+        self._flavour = flavour
+        self._identity = await self._look()
+        return f"{self._base_url} {text_digest(self._identity)}"
 
     async def lost(self) -> str:
         misses = 0

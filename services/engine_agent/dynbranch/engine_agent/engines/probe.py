@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -35,6 +35,11 @@ class Flavour(Enum):
     GENERIC = "generic"
 
 
+TELLS_ITS_PROCESS = frozenset({Flavour.LLAMA_SERVER, Flavour.VLLM})
+"""llama-server draws a marker at its start, vLLM's metrics say when its process began. Behind the others the
+weights may change and nobody notices."""
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """What the probe found out about an OpenAI-compatible server."""
@@ -50,9 +55,9 @@ class Given:
 
     facts: Mapping[str, str]
     level: Level
-    instance: str
-    """Tells apart two servers whose weights can not be told; not a fact where the weights are known."""
     now: UnixMs
+    identify: Callable[[Flavour], Awaitable[str]]
+    """Names the server, with its process where its flavour tells that. It stands in for unknown weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,10 @@ async def examine(http: EngineHttp, given: Given) -> Server:
     if not isinstance(cards, list) or not cards:
         raise EngineUnavailable("the server lists no model at /v1/models")
     flavour, seen = await _flavour(http)
-    models = [await _model(http, flavour, seen, card, given) for card in cards if isinstance(card, dict)]
+    instance = await given.identify(flavour)
+    models = [
+        await _model(http, flavour, seen, card, given, instance) for card in cards if isinstance(card, dict)
+    ]
     return Server(flavour, seen.slots, tuple(models))
 
 
@@ -132,7 +140,12 @@ def _sglang(info: Mapping[str, Any]) -> _Seen:
 
 
 async def _model(
-    http: EngineHttp, flavour: Flavour, seen: _Seen, card: Mapping[str, Any], given: Given
+    http: EngineHttp,
+    flavour: Flavour,
+    seen: _Seen,
+    card: Mapping[str, Any],
+    given: Given,
+    instance: str,
 ) -> ModelDescription:
     model_id = str(card.get("id", ""))
     renderer = _Renderer(http, flavour, model_id)
@@ -144,17 +157,18 @@ async def _model(
         facts["adapter"] = model_id
     if known:
         with_tools = await renderer.render(CONVERSATIONS[0], tools=True)
-        facts["rendering"] = rendering_digest([*texts, "no tools" if with_tools is None else with_tools])
+        texts.append("no tools" if with_tools is None else with_tools)
+        facts["rendering"] = rendering_digest(texts)
     facts.update(given.facts)
     if "weights" not in facts and "instance" not in facts:
-        facts["instance"] = given.instance
+        facts["instance"] = instance
     return ModelDescription(
         id=model_id,
         fingerprint=Fingerprint(tuple(sorted(facts.items())), given.level),
         aliases=tuple(a for a in card.get("aliases") or () if isinstance(a, str) and a != model_id),
         context_tokens=seen.context_tokens or int(card.get("max_model_len") or 0),
         equivalences=await _equivalences(renderer) if known else frozenset(),
-        not_reusable_reason=_not_reusable(seen.template, texts, known, given),
+        not_reusable_reason=_not_reusable(seen.template, texts, known, given) or _unknown_weights(flavour, given),
     )
 
 
@@ -166,11 +180,18 @@ def _not_reusable(template: str | None, texts: list[str], known: bool, given: Gi
     return clock_reason(template or "", texts, given.now)
 
 
+def _unknown_weights(flavour: Flavour, given: Given) -> str:
+    if flavour in TELLS_ITS_PROCESS or not {"weights", "instance"}.isdisjoint(given.facts):
+        return ""
+    return "the weights can not be told, nor when they change; vouch with a fingerprint fact weights=..."
+
+
 async def _equivalences(renderer: _Renderer) -> frozenset[str]:
     """What naming may treat as one spelling: each equivalence whose every pair renders the same."""
     held: dict[str, bool] = {}
     for pair in probe_pairs():
-        first, second = await renderer.render(pair.first), await renderer.render(pair.second)
+        first = await renderer.render(pair.first, tools=pair.tools)
+        second = await renderer.render(pair.second, tools=pair.tools)
         same = first is not None and first == second
         held[pair.equivalence] = held.get(pair.equivalence, True) and same
     return frozenset(equivalence for equivalence, holds in held.items() if holds)

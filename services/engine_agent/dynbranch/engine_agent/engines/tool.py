@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import aiohttp
 from dynbranch.domain.engine import AgentKind, Failed, Freshness, GenerationOrder, ToolDescription
-from dynbranch.domain.ids import InvalidId, RecordId, parse_record, whole
+from dynbranch.domain.ids import InvalidId, RecordId, parse_record, source_of, whole
 from dynbranch.domain.reuse import Fingerprint, Level
 from dynbranch.engine_agent.engines.http import Timeouts, open_session
 from dynbranch.engine_agent.engines.openai import MAX_ERROR_BYTES, RETRIABLE_STATUSES
@@ -51,7 +51,7 @@ class ToolEngine:
         finally:
             self._running -= 1
         yield body
-        yield CleanEnd(reads=reads_of(tool, reads))
+        yield _end(tool, reads)
 
     async def unchanged(self) -> bool:
         return True
@@ -68,7 +68,7 @@ class ToolEngine:
             await self._session.close()
             self._session = None
 
-    async def _call(self, tool: Tool, order: GenerationOrder) -> tuple[bytes, str | None]:
+    async def _call(self, tool: Tool, order: GenerationOrder) -> tuple[bytes, str]:
         headers = {**dict(order.forward_headers), "content-type": "application/json"}
         headers.update(telemetry.inject(), accept="application/json")
         if self._session is None:
@@ -93,20 +93,28 @@ class ToolEngine:
                     _own_error(502, f"the result is larger than {limit} bytes", may_retry=False)
                 )
             _check_json(bytes(body))
-            return bytes(body), response.headers.get(READS_HEADER)
+            return bytes(body), ",".join(response.headers.getall(READS_HEADER, ()))
 
 
-def reads_of(tool: Tool, header: str | None) -> tuple[RecordId, ...] | None:
-    """The records that a call read, from the backend's header.
+def _end(tool: Tool, header: str) -> CleanEnd:
+    """The lease was granted for the tool's own source: no write to another one would have closed it."""
+    reads = reads_of(tool, header)
+    strange = any(source_of(record) != tool.source for record in reads or ())
+    return CleanEnd("reads_outside_source" if strange else "", reads)
+
+
+def reads_of(tool: Tool, header: str) -> tuple[RecordId, ...] | None:
+    """The records that a call read, from the backend's header: percent-encoded ids between commas.
 
     None for an immutable source or none at all. What can not be understood counts as the whole source: a
-    dependency too many costs a hit, one too few serves a stale result.
+    dependency too many costs a hit, one too few serves a stale result. ``id=version`` is how harnesses
+    declare reads, not how backends report them: as an id it would name a record that nobody ever writes.
     """
     if not tool.source or tool.freshness is Freshness.IMMUTABLE:
         return None
     everything = (whole(tool.source),)
-    parts = [part.strip() for part in (header or "").split(",") if part.strip()]
-    if not parts or len(parts) > MAX_READS:
+    parts = [part.strip() for part in header.split(",") if part.strip()]
+    if not parts or len(parts) > MAX_READS or any("=" in part for part in parts):
         return everything
     try:
         reads = {parse_record(unquote(part, errors="strict")) for part in parts}

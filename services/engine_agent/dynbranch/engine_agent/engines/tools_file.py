@@ -29,7 +29,7 @@ class Tool(BaseModel):
     """The collection of records that the tool reads. Without one nothing is stored."""
     freshness: Freshness = Freshness.NONE
     code_version: str = ""
-    """Changes whenever the tool's code does. Empty: only this URL's own results are reused for it."""
+    """Changes whenever the tool's code does: what an older version answered is not reused."""
     timeout_s: float = Field(default=60.0, gt=0)
     max_result_bytes: int = Field(default=8 * 2**20, gt=0)
 
@@ -51,6 +51,8 @@ class Tool(BaseModel):
     def _fresh_from_somewhere(self) -> Tool:
         if self.freshness is not Freshness.NONE and not self.source:
             raise ValueError("a tool whose results may be kept must name its source")
+        if self.freshness is not Freshness.NONE and not self.code_version:
+            raise ValueError("a tool whose results may be kept must state its code_version")
         return self
 
 
