@@ -29,7 +29,8 @@ CLIENT_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     # A restarted peer must be found again within a second, not after the two minutes that back-off may reach.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Also how long one attempt to connect may take: a busy peer needs more than the back-off.
+    ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Each channel its own connections, so that closing one ends what it holds.
     ("grpc.use_local_subchannel_pool", 1),
