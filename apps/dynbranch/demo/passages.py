@@ -33,11 +33,12 @@ import aiohttp
 from aiohttp import web
 from dynbranch.demo.passage_store import PassageStore
 from dynbranch.demo.records import passages
+from dynbranch.domain.ids import InvalidId, parse_record
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.config import load_settings
 from dynbranch.runtime.run import Started, run_service
 from dynbranch.runtime.tasks import Tasks
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings
 
 SOURCE = "passages"
@@ -56,6 +57,9 @@ class PassageSettings(BaseSettings):
     listen: str = Field("127.0.0.1:0", description="host:port of the service")
     data_dir: Path = Field(Path("var/passages"), description="folder of the SQLite file")
     gateway: str = Field(description="base URL of the gateway that writes are reported to")
+    gateway_key: SecretStr = Field(
+        SecretStr(""), description="API key to report with, where one is asked for"
+    )
     report_timeout_s: float = Field(10.0, description="how long one report to the gateway may take")
     retry_s: float = Field(0.5, description="pause before a failed report is tried again")
 
@@ -75,7 +79,10 @@ class Invalidated:
 class Reporter:
     """Reports writes in their order, one report at a time."""
 
-    def __init__(self, store: Store, session: aiohttp.ClientSession, gateway: str, timeout_s: float) -> None:
+    def __init__(
+        self, store: Store, session: aiohttp.ClientSession, gateway: str, timeout_s: float, key: str = ""
+    ) -> None:
+        self._authorization = {"authorization": f"Bearer {key}"} if key else {}
         self._store = store
         self._session = session
         self._url = gateway.rstrip("/") + "/dynbranch/v1/writes"
@@ -94,7 +101,10 @@ class Reporter:
         body = {"records": records, "reporter": SERVICE}
         try:
             async with self._session.post(
-                self._url, json=body, timeout=self._timeout, headers=dict(telemetry.inject())
+                self._url,
+                json=body,
+                timeout=self._timeout,
+                headers={**self._authorization, **dict(telemetry.inject())},
             ) as response:
                 text = await response.text()
                 if response.status != 200:
@@ -170,6 +180,7 @@ class PassageService:
 
     async def put(self, request: web.Request) -> web.Response:
         id = request.match_info["id"]
+        _check_reportable(id)
         body = await _body(request, {"text", "title"})
         text = _text(body, "text")
         title = _text(body, "title") if "title" in body else None
@@ -204,6 +215,14 @@ class PassageService:
                     self._pending.set()
             if self._pending.is_set():
                 await asyncio.sleep(self._retry_s)
+
+
+def _check_reportable(id: str) -> None:
+    """Before anything is written: a write that no report can name would block every later one."""
+    try:
+        parse_record(f"{SOURCE}/{id}")
+    except InvalidId as error:
+        raise _BadRequest(f"this id can not be reported: {error}") from None
 
 
 class _BadRequest(Exception):
@@ -271,7 +290,8 @@ async def main(started: Started) -> None:
     host, _, port = settings.listen.rpartition(":")
     try:
         async with aiohttp.ClientSession() as session, Tasks() as tasks:
-            reporter = Reporter(store, session, settings.gateway, settings.report_timeout_s)
+            key = settings.gateway_key.get_secret_value()
+            reporter = Reporter(store, session, settings.gateway, settings.report_timeout_s, key)
             service = PassageService(store, reporter, retry_s=settings.retry_s)
             runner = web.AppRunner(service.application(), access_log=None)
             await runner.setup()

@@ -213,3 +213,11 @@ async def test_a_new_passage_is_found_and_keeps_its_title(service: Running) -> N
     assert status == 200
     assert '"id":"d/1","title":"Hekla"' in text
     assert service.gateway.reports == [["passages/d/1"], ["passages/d/1"]]
+
+
+async def test_an_id_that_no_report_can_name_is_refused_before_anything_is_written(service: Running) -> None:
+    status, answer = await service.put("x" * 1100, "too long to report")
+    assert status == 400 and "reported" in answer["error"]["message"]
+    status, _ = await service.put("a", "The Nile again.")
+    assert status == 200, "the refused write does not stand in the way"
+    assert service.gateway.reports == [["passages/a"]]
