@@ -117,6 +117,7 @@ class Client:
         self._world = world
         self._label = label
         self._workflow = 0
+        self._committed: Name | None = None
         self.history: list[Call] = []
 
     def _new_id(self) -> bytes:
@@ -131,12 +132,21 @@ class Client:
         if rng.random() < 0.05:
             self._workflow += 1
         subject = rng.choice(self._world)
+        outcome = await self._demand_and_follow(subject)
+        known = isinstance(outcome, Hit) or self._committed == subject.name
+        built = [one for one in self._world if subject.digest in one.inputs]
+        if known and built and rng.random() < 0.5:
+            await self._demand_and_follow(built[0])
+
+    async def _demand_and_follow(self, subject: Subject) -> Hit | Live | Miss:
+        rng = self._rng
         outcome = await self.demand(subject, may_hit=rng.random() >= 0.03)
         if isinstance(outcome, Live) and rng.random() < 0.3:
             # Its generation could not be followed.
             outcome = await self.demand(subject, excluded=frozenset({outcome.generation.generation_id}))
         if isinstance(outcome, Miss) and outcome.lease is not None:
             await self._execute(subject, outcome.lease)
+        return outcome
 
     def _records(self) -> tuple[RecordId, ...]:
         rng = self._rng
@@ -193,6 +203,7 @@ class Client:
         began = time.monotonic()
         outcome = await self._csl.commit(commit, timeout_s=CALL_S)
         self.history.append(CommitEnded(Span(began, time.monotonic()), lease, subject.reads, outcome))
+        self._committed = subject.name if isinstance(outcome, Committed) else None
 
     async def write(self, records: tuple[RecordId, ...]) -> None:
         began = time.monotonic()

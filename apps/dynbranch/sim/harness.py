@@ -20,6 +20,9 @@ PATIENCE_S = 60.0
 """A request that has not ended by then never will."""
 
 PAUSE_S = 0.02
+THINK_S = 0.1
+"""How old, at most, what a harness has read is when it asks."""
+
 STAGES_OF_A_WORKFLOW = 5
 
 
@@ -68,7 +71,9 @@ class Harness(Node):
             self._left_in_workflow = STAGES_OF_A_WORKFLOW
             self._arrived, self._outputs = False, []
         self._left_in_workflow -= 1
-        self._ask(self._draw())
+        wanted = self._draw()
+        think_s = self._rng.random() * THINK_S if wanted.declared else 0.0
+        self.later(think_s, lambda: self._ask(wanted))
 
     def _draw(self) -> Wanted:
         rng, load = self._rng, self._workload
