@@ -37,7 +37,7 @@ CLIMATES = {
     "commits not told to the plan": (SMALL_STEPS, 1, MOST_SEEDS),
     "half answers": (STREAMS_BREAK, 1, MOST_SEEDS),
 }
-"""Where the weather must be of a kind, and the first seed to try, and how many. The others are found in any."""
+"""Where the weather must be of a kind: it, the first seed, and how many. The others are found in any."""
 
 
 @pytest.mark.parametrize("bug", MUTANTS)
