@@ -2,8 +2,8 @@
 
 A child of its own serves from a directory in memory-sized tables, so that tables, manifest and log all change
 under it, and tells on a pipe what it acknowledged. It is killed at a random moment. For a power cut the
-directory is copied and every log is cut to a size that the last successful flush had covered, or to any size
-between that and what it had. Then the directory is opened as at every start, and looked at:
+directory is copied and its logs, one after the other, are cut to what the last successful flush had covered,
+or anywhere between that and what they had. Then the directory is opened as at every start, and looked at:
 
 - the last acknowledged write of a record is known, and nothing that read an older version is served;
 - what was committed and acknowledged before an acknowledged write is served, unless a write after it fells it
@@ -22,7 +22,7 @@ import random
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -134,10 +134,19 @@ class SpyingStore:
         self.close = store.close
 
     def sync(self) -> None:
-        sizes = {path.name: path.stat().st_size for path in self._database.glob("*.log")}
+        sizes = _log_sizes(self._database)
         self._store.sync()
         if self._descriptor is not None:
             _say(self._descriptor, {"flushed": sizes})
+
+
+def _log_sizes(database: Path) -> dict[str, int]:
+    sizes = {}
+    for path in database.glob("*.log"):
+        with suppress(FileNotFoundError):
+            # It may go meanwhile: its table is written.
+            sizes[path.name] = path.stat().st_size
+    return sizes
 
 
 def _say(descriptor: int, what: dict[str, Any]) -> None:
@@ -206,6 +215,9 @@ async def _serving(path: Path, descriptor: int | None = None) -> AsyncIterator[t
     layers: list[KeyValue] = []
 
     def watched(store: KeyValue) -> KeyValue:
+        if descriptor is not None:
+            # The opening has flushed all that it did.
+            _say(descriptor, {"flushed": _log_sizes(path / "rocks")})
         layers.append(SpyingStore(store, path / "rocks", descriptor))
         return layers[0]
 
@@ -258,13 +270,17 @@ def _cut(data: Path, target: Path, lines: Sequence[Line], chance: random.Random,
     covered: dict[str, int] = {}
     for line in lines:
         covered.update(line.get("flushed", {}))
-    logs = sorted((target / "rocks").glob("*.log"))
-    for path in logs:
-        size, least = path.stat().st_size, covered.get(path.name, 0)
-        keep = least if chance.random() < 0.5 or path != logs[-1] else chance.randint(min(least, size), size)
-        found.cut_bytes += size - keep
-        found.torn_tails += least < keep < size
-        os.truncate(path, keep)
+    sizes = dict(sorted(_log_sizes(target / "rocks").items()))
+    least = start = 0
+    for name, size in sizes.items():
+        least = max(least, start + min(size, covered.get(name, 0)) if name in covered else 0)
+        start += size
+    keep = least if chance.random() < 0.5 else chance.randint(least, start)
+    found.cut_bytes += start - keep
+    found.torn_tails += least < keep < start
+    for name, size in sizes.items():
+        os.truncate(target / "rocks" / name, min(size, keep))
+        keep -= min(size, keep)
     return target
 
 

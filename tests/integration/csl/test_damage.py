@@ -162,9 +162,30 @@ def test_a_damaged_length_at_the_end_of_a_log_is_told_from_a_torn_tail(tmp_path:
         damaged[start + 5] |= 0x70
         copy.write_bytes(bytes(damaged[: min(len(whole), 30_000)]))
         assert len(list(log_files.problems(database))) == 1
-    (database / "999999.log").write_bytes(whole[:100])
-    copy.write_bytes(whole[: starts[3] + 9])
-    assert len(list(log_files.problems(database))) == 1, "a log was cut short and a later one was not"
+
+
+@pytest.mark.promise("C1.quarantine")
+def test_a_log_that_does_not_go_on_where_the_one_before_ended_is_found(tmp_path: Path) -> None:
+    store = RocksKeyValue(tmp_path / "db", sizes=Sizes(block_cache=1 << 20, write_buffer=8 << 20))
+    for number in range(20):
+        store.apply(Batch({b"k%d" % number: b"v" * 3_000, b"l": b"w" * 3_000}))
+    store.sync()
+    (log,) = (path for path in (tmp_path / "db").glob("*.log") if path.stat().st_size)
+    whole, told = log.read_bytes(), log_files.read_log(log)
+    store.close()
+    assert told.first is not None and told.next == told.first + 40 and told.tail is None
+    database = tmp_path / "copy"
+    database.mkdir()
+    first, second = database / "000001.log", database / "000002.log"
+    first.write_bytes(whole)
+    for number, expected in ((told.next, 0), (told.next + 2, 1), (told.first, 1)):
+        second.write_bytes(
+            b"\0" * 4 + (12).to_bytes(2, "little") + b"\1" + number.to_bytes(8, "little") + b"\1\0\0\0"
+        )
+        assert len(list(log_files.problems(database))) == expected
+    first.write_bytes(whole[:50_000])
+    second.write_bytes(b"")
+    assert list(log_files.problems(database)) == []
 
 
 @pytest.mark.promise("C1.quarantine")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import grpc
@@ -30,22 +27,7 @@ from dynbranch.domain.reuse import (
 from dynbranch.runtime.chance import new_id
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-
-@asynccontextmanager
-async def service(data: Path, **settings: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("DYNBRANCH_", "OTEL_"))}
-    environ.update(DYNBRANCH_CSL_LISTEN="127.0.0.1:0", DYNBRANCH_CSL_DATA_DIR=str(data), **settings)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dynbranch.csl", stdout=asyncio.subprocess.PIPE, env=environ
-    )
-    assert process.stdout is not None
-    try:
-        line = await process.stdout.readline()
-        yield process, json.loads(line)["address"] if line else ""
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+StartService = Callable[..., AbstractAsyncContextManager[tuple[asyncio.subprocess.Process, str]]]
 
 
 async def put(csl: GrpcCsl, what: str, record: str) -> None:
@@ -73,7 +55,7 @@ def a_demand(what: str) -> Demand:
 
 
 @pytest.mark.promise("I3")
-async def test_acknowledged_writes_survive_kill_9(tmp_path: Path) -> None:
+async def test_acknowledged_writes_survive_kill_9(tmp_path: Path, service: StartService) -> None:
     async with service(tmp_path) as (process, address):
         csl = GrpcCsl(address)
         await put(csl, "kept", "docs/1")
@@ -91,7 +73,7 @@ async def test_acknowledged_writes_survive_kill_9(tmp_path: Path) -> None:
         assert await process.wait() == 0
 
 
-async def test_it_says_that_it_serves(tmp_path: Path) -> None:
+async def test_it_says_that_it_serves(tmp_path: Path, service: StartService) -> None:
     async with service(tmp_path) as (process, address), grpc.aio.insecure_channel(address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("", "dynbranch.v1.CslService"):
@@ -101,14 +83,16 @@ async def test_it_says_that_it_serves(tmp_path: Path) -> None:
         assert await process.wait() == 0
 
 
-async def test_a_second_process_on_the_same_directory_stops_with_a_reason(tmp_path: Path) -> None:
+async def test_a_second_process_on_the_same_directory_stops_with_a_reason(
+    tmp_path: Path, service: StartService
+) -> None:
     async with service(tmp_path), service(tmp_path) as (second, address):
         assert address == ""
         assert await second.wait() != 0
     assert not (tmp_path / "quarantine").exists()
 
 
-async def test_an_unknown_setting_stops_it(tmp_path: Path) -> None:
+async def test_an_unknown_setting_stops_it(tmp_path: Path, service: StartService) -> None:
     async with service(tmp_path, DYNBRANCH_CSL_MAX_ENTRYS="7") as (process, address):
         assert address == ""
         assert await process.wait() == 2
