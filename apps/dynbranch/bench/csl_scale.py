@@ -52,7 +52,7 @@ from dynbranch.runtime.clock import SystemClock
 SMALL, LARGE = 1_000, 1_000_000
 FEW, MANY = 100, 10_000
 DEMANDS, ROUNDS = 1_500, 7
-CASCADES = 9
+CASCADES = 15
 _BATCH = 4_000
 _RECORDS = 10_000
 _PAYLOAD_BYTES = 1024

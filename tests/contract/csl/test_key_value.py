@@ -55,6 +55,29 @@ def test_a_scan_is_ordered_and_ends_with_its_prefix(store: KeyValue) -> None:
     assert list(store.scan(b"\x03")) == []
 
 
+def test_a_page_is_the_beginning_of_a_scan(store: KeyValue) -> None:
+    store.apply(Batch({bytes([space, key]): b"v" for space in (1, 2) for key in range(5)}))
+    for prefix, start in (
+        (b"\x01", b""),
+        (b"\x01", b"\x03"),
+        (b"\x02", b""),
+        (b"", b"\x01\x04"),
+        (b"\x09", b""),
+    ):
+        for at_most in (0, 1, 3, 100):
+            expected = list(store.scan(prefix, start))[:at_most]
+            assert store.page(prefix, start, at_most) == expected
+            with store.frozen() as view:
+                assert view.page(prefix, start, at_most) == expected
+            assert Transaction(store).page(prefix, start, at_most) == expected
+
+
+def test_a_store_that_is_not_full_has_nothing_to_reclaim(store: KeyValue) -> None:
+    store.apply(Batch({b"a": b"1"}))
+    store.reclaim()
+    assert store.get(b"a") == b"1"
+
+
 def test_a_failed_guard_writes_nothing(store: KeyValue) -> None:
     store.apply(Batch({b"a": b"1"}))
     for guards in ({b"a": b"2"}, {b"a": None}, {b"absent": b"1"}):

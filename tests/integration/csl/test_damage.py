@@ -179,9 +179,8 @@ def test_a_log_that_does_not_go_on_where_the_one_before_ended_is_found(tmp_path:
     first, second = database / "000001.log", database / "000002.log"
     first.write_bytes(whole)
     for number, expected in ((told.next, 0), (told.next + 2, 1), (told.first, 1)):
-        second.write_bytes(
-            b"\0" * 4 + (12).to_bytes(2, "little") + b"\1" + number.to_bytes(8, "little") + b"\1\0\0\0"
-        )
+        batch = number.to_bytes(8, "little") + b"\1\0\0\0"
+        second.write_bytes(b"\0" * 4 + b"\x0c\0" + b"\1" + batch)
         assert len(list(log_files.problems(database))) == expected
     first.write_bytes(whole[:50_000])
     second.write_bytes(b"")

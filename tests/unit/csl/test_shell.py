@@ -174,6 +174,48 @@ async def test_housekeeping_makes_commits_durable(shell: Shell, disk: Disk, cloc
         assert disk.flushes == 1
 
 
+@pytest.mark.promise("C1.ttl")
+async def test_housekeeping_lets_old_entries_go(shell: Shell, clock: ManualClock) -> None:
+    async with Tasks() as tasks:
+        shell.start(tasks)
+        await store(shell, "a")
+        await asyncio.sleep(0)
+        clock.advance(31 * 86_400.0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (await shell.stats()).entries == 0
+
+
+@pytest.mark.promise("I3")
+async def test_a_first_arrival_that_does_not_fit_does_not_fail_its_demand(shell: Shell, disk: Disk) -> None:
+    disk.apply_error = StoreFull("No space left on device")
+    ids = (DemandId(b"d" * 16), GenerationId(b"g" * 16))
+    identity = Identity(workflow_id="w")
+    outcome = await shell.demand(
+        Demand(ids[0], name_of("a"), identity, DOCS, GenerationRef(ids[1], "agent:1"))
+    )
+    assert isinstance(outcome, Miss) and outcome.lease is not None
+    assert shell.failure is None
+
+
+@pytest.mark.promise("C1.linearisable")
+async def test_demands_are_answered_between_the_steps_of_a_large_write(
+    disk: Disk, clock: ManualClock
+) -> None:
+    core = Library(limits=Limits(plan_nodes=1, slice_nodes=2), new_id=counting_ids(), view=disk)
+    shell = Shell(disk, core, clock, run_blocking=disk.run_blocking)
+    for number in range(12):
+        await store(shell, f"n{number}")
+    writing = asyncio.ensure_future(shell.write([RECORD], reporter="test"))
+    hits = 0
+    while not writing.done():
+        await asyncio.sleep(0)
+        hits += isinstance(await demand(shell, "n11"), Hit)
+    assert (await writing).invalidated_entries == 12
+    assert hits > 3
+    assert isinstance(await demand(shell, "n11"), Miss)
+
+
 async def test_slices_are_deleted_beside_the_requests(shell: Shell) -> None:
     async with Tasks() as tasks:
         shell.start(tasks)
