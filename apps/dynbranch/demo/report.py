@@ -167,8 +167,6 @@ class Report:
         reused_after = sum(call.outcome in REUSED for call in self.after.calls)
         floor, second = self.floor.by_key(), self.second.by_key()
         pairs = [(floor[key].latency_ms, second[key].latency_ms) for key in floor if key in second]
-        first = self.first.by_key()
-        overhead = [(first[key].latency_ms, floor[key].latency_ms) for key in floor if key in first]
         requests = {call.request for call in self.first.calls}
         return {
             "requests": exact(len(requests), len(self.first.calls)),
@@ -181,7 +179,6 @@ class Report:
             "untouched_hit_share": share(sum(c.outcome == "hit" for c in untouched), len(untouched)),
             "mean_floor_over_second_pass": ratio(pairs),
             "p50_floor_over_second_pass": ratio(pairs, statistics.median),
-            "mean_first_pass_over_floor": ratio(overhead),
         }
 
     def problems(self) -> list[str]:

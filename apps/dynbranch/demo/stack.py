@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -33,6 +34,8 @@ class StackOptions:
     state_dir: Path
     data_dir: Path | None = None
     gateway_port: int = 0
+    engine_urls: tuple[str, ...] = ()
+    """Engines that run already, by base URL; else ``engines`` embedded ones are started."""
     engines: int = 1
     slots: int = 4
     threads: int = 0
@@ -72,7 +75,7 @@ class Addresses:
     @classmethod
     def choose(cls, options: StackOptions) -> Addresses:
         csl, controller, passages, floor, gateway, *agents = (
-            f"127.0.0.1:{port}" for port in free_ports(options.engines + 6)
+            f"127.0.0.1:{port}" for port in free_ports((len(options.engine_urls) or options.engines) + 6)
         )
         return cls(
             csl=csl,
@@ -154,8 +157,9 @@ class Stack:
             self._spec("controller", "dynbranch.controller", {"CONTROLLER_LISTEN": at.controller}),
         ]
         *engines, tool = at.agents
-        for number, address in enumerate(engines, 1):
-            specs.append(self._spec(f"engine-{number}", "dynbranch.engine_agent", self._engine(address)))
+        for number, (address, url) in enumerate(zip_longest(engines, options.engine_urls, fillvalue=""), 1):
+            settings = self._engine_at(address, url) if url else self._engine(address)
+            specs.append(self._spec(f"engine-{number}", "dynbranch.engine_agent", settings))
         agent = {
             "LISTEN": tool,
             "CSL": at.csl,
@@ -175,6 +179,10 @@ class Stack:
             )
         )
         return specs
+
+    def _engine_at(self, address: str, url: str) -> dict[str, str]:
+        settings = {"LISTEN": address, "CSL": self.addresses.csl, "KIND": "openai", "ENGINE_URL": url}
+        return _prefixed("ENGINE_AGENT", settings)
 
     def _engine(self, address: str) -> dict[str, str]:
         options = self.options
