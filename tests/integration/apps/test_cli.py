@@ -156,7 +156,7 @@ def test_a_name_that_nothing_is_known_of_is_said_so(run: CliRunner, gateway: str
         (["stats"], "'dynbranch up'"),
         (["inspect", NAME, "--gateway", "127.0.0.1:9"], "does not answer"),
         (["stats", "--csl", "127.0.0.1:9", "--controller", "127.0.0.1:9"], "--csl"),
-        (["bench", "nothing"], "There are: demo, names, start."),
+        (["bench", "nothing"], "There are: "),
         (["traces"], "up --traces"),
         (["traces", "absent.jsonl"], "can not be read"),
     ],
