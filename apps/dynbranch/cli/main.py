@@ -56,16 +56,21 @@ def up(
         Path | None, typer.Option(help="Keeps results and passages for the next time.", file_okay=False)
     ] = None,
     state_dir: StateDir = None,
+    engine_url: Annotated[
+        list[str] | None,
+        typer.Option(help="An engine of your own, by its base URL, in place of embedded ones. Repeatable."),
+    ] = None,
     engines: Annotated[int, typer.Option(min=1, max=64, help="Embedded engines.")] = 1,
     slots: Slots = 4,
     threads: Threads = 0,
     context_tokens: Annotated[int, typer.Option(min=64, help="Prompt and output of one request.")] = 4096,
     traces: Annotated[bool, typer.Option(help="Write every trace to a file of the state folder.")] = False,
 ) -> None:
-    """The same stack as the demonstration's; stays until Ctrl-C."""
+    """The whole stack, with a small model or before engines of your own; stays until Ctrl-C."""
     from dynbranch.cli.stack_commands import UpOptions, stay_up
 
-    stay_up(UpOptions(port, data_dir, state_dir, engines, slots, threads, context_tokens, traces))
+    urls = tuple(engine_url or ())
+    stay_up(UpOptions(port, data_dir, state_dir, urls, engines, slots, threads, context_tokens, traces))
 
 
 @app.command()

@@ -28,6 +28,7 @@ class UpOptions:
     port: int
     data_dir: Path | None
     state_dir: Path | None
+    engine_urls: tuple[str, ...]
     engines: int
     slots: int
     threads: int
@@ -67,6 +68,7 @@ def stay_up(options: UpOptions) -> None:
                 state_dir=state,
                 data_dir=options.data_dir,
                 gateway_port=options.port,
+                engine_urls=options.engine_urls,
                 engines=options.engines,
                 slots=options.slots,
                 threads=options.threads,
@@ -88,7 +90,13 @@ def stay_up(options: UpOptions) -> None:
 
 
 def _print_how_to_use(stack: Stack, console: Console, traces: Path | None) -> None:
-    model = models(stack.url)[0]
+    served = models(stack.url)
+    if not served:
+        raise CliFailure(
+            "no engine is ready yet: the gateway serves no model",
+            f"Its agent says why in {stack.options.state_dir / 'logs'}.",
+        )
+    model = served[0]
     body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": "Say hello."}]}
     lines = [
         f"DynBranch is up: {stack.url}",

@@ -67,3 +67,9 @@ def test_readme_names_every_setting() -> None:
     readme = (Path(__file__).parents[3] / "services/engine_agent/README.md").read_text(encoding="utf-8")
     for name, field in EngineAgentSettings.model_fields.items():
         assert f"| `{P}{name.upper()}` | {field.description} |" in readme
+
+
+@pytest.mark.parametrize("url", ["engine:8000", "ftp://engine", "http://", "http://http://engine:8000"])
+def test_what_is_no_url_of_an_engine_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="base URL"):
+        EngineAgentSettings(kind=AgentKind.OPENAI, engine_url=url)

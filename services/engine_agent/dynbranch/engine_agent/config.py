@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from dynbranch.domain.engine import AgentKind
 from dynbranch.domain.reuse import Level
@@ -76,6 +77,14 @@ class EngineAgentSettings(BaseSettings):
             if not equals or not name.strip():
                 raise ValueError(f"{fact!r} is not name=value")
         return facts
+
+    @field_validator("engine_url")
+    @classmethod
+    def _http(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if url and (parts.scheme not in ("http", "https") or not parts.hostname or "//" in parts.path):
+            raise ValueError(f"{url!r} is not the base URL of a server, like http://127.0.0.1:8000")
+        return url
 
     @field_validator("level")
     @classmethod
