@@ -202,3 +202,18 @@ def test_a_store_that_fails_otherwise_is_not_set_aside(tmp_path: Path) -> None:
     with pytest.raises((StoreFailed, OSError)):
         asyncio.run(serve_everything(tmp_path))
     assert not (tmp_path / "quarantine").exists()
+
+
+@pytest.mark.promise("C1.quarantine")
+async def test_rows_that_do_not_fit_are_seen_at_the_opening(tmp_path: Path) -> None:
+    async with opened(tmp_path) as shell:
+        outcome = await demand(shell, "a")
+        assert isinstance(outcome, Miss) and outcome.lease is not None
+        reads = (RecordId("docs/1"),)
+        await shell.commit(Commit(outcome.lease, b"x", digest("x"), Level.SOURCED, 1.0, reads=reads))
+    store = RocksKeyValue(tmp_path / "rocks", sizes=SIZES)
+    store.apply(Batch({key: None for key, _ in store.page(b"P", b"", 1)}))
+    store.close()
+    async with opened(tmp_path) as shell:
+        assert (await shell.stats()).entries == 0
+    assert (tmp_path / "quarantine").exists()

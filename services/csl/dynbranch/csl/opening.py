@@ -8,6 +8,7 @@ commits.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from dataclasses import dataclass
 
@@ -96,7 +97,8 @@ def upgrade(store: KeyValue) -> None:
 
 def verify(store: KeyValue, seed: int) -> None:
     """A look at every opening that costs the same whatever the size. Raises Inconsistent, StoreCorrupt."""
-    found = next(consistency.sampled(store, seed.to_bytes(8, "big") * 4, VERIFIED_ROWS), None)
+    somewhere = hashlib.sha256(str(seed).encode()).digest()
+    found = next(consistency.sampled(store, somewhere, VERIFIED_ROWS), None)
     if found is not None:
         raise Inconsistent(found)
 

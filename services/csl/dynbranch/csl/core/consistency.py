@@ -52,8 +52,8 @@ def sampled(view: View, start: Name | bytes, at_most: int) -> Iterator[str]:
         for number in entry.derivations:
             node = Node(name, number)
             yield from _index_rows(view, node, rows.read_derivation(view, node))
-    for space in (rows.READERS, rows.CHILDREN):
-        for key, _ in view.page(space, start, at_most):
+    for space, first in ((rows.READERS, b""), (rows.CHILDREN, start)):
+        for key, _ in view.page(space, first, at_most):
             if view.get(rows.derivation_key(rows.node_at_end(key))) is None:
                 yield f"an index row points to {rows.node_at_end(key).name.hex()}, which is not stored"
     for space in (rows.WRITTEN, rows.SOURCES, rows.ARRIVALS):
