@@ -356,3 +356,11 @@ async def test_a_cancelled_leader_leaves_the_others_a_whole_flush() -> None:
     await follower
     assert leader.cancelled() or leader.done()
     assert slow.flushes == 2
+
+
+def test_an_existing_database_is_opened_with_the_sizes_that_are_asked_for(tmp_path: Path) -> None:
+    for size in (1 << 20, 3 << 20):
+        found = RocksKeyValue(tmp_path / "rocks", sizes=Sizes(block_cache=size, write_buffer=1 << 20))
+        assert found._db is not None
+        assert found._db.property_value("rocksdb.block-cache-capacity") == str(size)
+        found.close()
