@@ -15,7 +15,7 @@ What the binding demands:
   accepts a torn tail only and refuses anything else.
 - A damaged manifest can open as an empty database: a fsynced file beside it holds a floor for the sequence
   number. A damaged length at the end of a log passes for a torn tail: log_files.py looks before the opening.
-- An existing database is opened with the options that it had, unless they are given for its column family too.
+- An existing database is opened with the options that it had, unless its column family is given some too.
 - A write may wait, with the GIL, for tables to be written: ours does not where the disk is full.
 - Once an append to the log has failed, every later one does, also when there is room again: the database must
   be opened anew.
