@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 from dynbranch.cli.failures import CliFailure
@@ -12,11 +14,16 @@ from dynbranch.cli.failures import CliFailure
 _TIMEOUT_S = 60.0
 
 
-def ask(gateway: str, path: str, body: bytes | None = None) -> Any:
-    """GET, or POST when there is a body; the JSON of the answer. Raises CliFailure."""
-    request = urllib.request.Request(
-        gateway + path, data=body, headers={"content-type": "application/json", "accept": "application/json"}
-    )
+def ask(gateway: str, path: str, body: bytes | None = None, environ: Mapping[str, str] = os.environ) -> Any:
+    """GET, or POST when there is a body; the JSON of the answer. Raises CliFailure.
+
+    ``DYNBRANCH_API_KEY`` is the key that a harness would send: a gateway may know tenants by it, and what it
+    forwards is part of a request's name.
+    """
+    headers = {"content-type": "application/json", "accept": "application/json"}
+    if key := environ.get("DYNBRANCH_API_KEY"):
+        headers["authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(gateway + path, data=body, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
             return json.load(response)

@@ -87,13 +87,15 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The engine's own error. ``may_retry``: nothing was produced and another engine may be asked."""
+    """The engine's own error. ``may_retry``: nothing was produced and another engine may be asked.
+    ``retry_after`` is its header of that name, empty where it gave none."""
 
     http_status: int
     body: bytes
     may_retry: bool
     content_type: str = "application/json"
     execution_ms: float = 0.0
+    retry_after: str = ""
 
 
 @dataclass(frozen=True, slots=True)

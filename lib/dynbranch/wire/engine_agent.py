@@ -197,6 +197,7 @@ def _end_out(end: GenerationEnd) -> pb.GenerationEnd:
                 body=end.body,
                 may_retry=end.may_retry,
                 content_type=end.content_type,
+                retry_after=end.retry_after,
             )
             return pb.GenerationEnd(failed=failed, execution_ms=end.execution_ms)
         case Aborted():
@@ -218,6 +219,7 @@ def _end_in(message: pb.GenerationEnd) -> GenerationEnd:
                 may_retry=failed.may_retry,
                 content_type=failed.content_type,
                 execution_ms=execution_ms,
+                retry_after=failed.retry_after,
             )
         case "aborted":
             return Aborted(message.aborted.reason, execution_ms)

@@ -459,6 +459,7 @@ class Failed(_message.Message):
     BODY_FIELD_NUMBER: _builtins.int
     MAY_RETRY_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_FIELD_NUMBER: _builtins.int
     http_status: _builtins.int
     """The engine's own HTTP status, or 0 when it gave none."""
     body: _builtins.bytes
@@ -466,6 +467,8 @@ class Failed(_message.Message):
     may_retry: _builtins.bool
     """True: nothing reached a follower and another engine may be asked."""
     content_type: _builtins.str
+    retry_after: _builtins.str
+    """The engine's Retry-After header as it was given, or empty."""
     def __init__(
         self,
         *,
@@ -473,10 +476,11 @@ class Failed(_message.Message):
         body: _builtins.bytes = ...,
         may_retry: _builtins.bool = ...,
         content_type: _builtins.str = ...,
+        retry_after: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "content_type", b"content_type", "http_status", b"http_status", "may_retry", b"may_retry"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "content_type", b"content_type", "http_status", b"http_status", "may_retry", b"may_retry", "retry_after", b"retry_after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from dynbranch.cli.failures import CliFailure
@@ -67,6 +67,8 @@ WRITTEN = {"version": "1.6", "invalidated": 1, "invalidated_names": [NAME], "clo
 
 
 class Answers(BaseHTTPRequestHandler):
+    keys: ClassVar[list[str | None]] = []
+
     def do_GET(self) -> None:
         if self.path == f"/dynbranch/v1/entries/{NAME}":
             self._answer(200, ENTRY)
@@ -74,6 +76,7 @@ class Answers(BaseHTTPRequestHandler):
             self._answer(404, {"error": {"message": "Nothing is or was stored under this name."}})
 
     def do_POST(self) -> None:
+        self.keys.append(self.headers.get("authorization"))
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         match self.path:
             case "/dynbranch/v1/explain":
@@ -132,6 +135,13 @@ def test_explain_reads_a_file_or_standard_input(run: CliRunner, gateway: str, tm
     absent = run.invoke(app, ["explain", "absent.json", "--gateway", gateway])
     assert absent.exit_code == 1
     assert "absent.json can not be read" in absent.output
+
+
+def test_the_key_of_a_harness_is_sent(run: CliRunner, gateway: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("", "sk-a"):
+        monkeypatch.setenv("DYNBRANCH_API_KEY", key)
+        run.invoke(app, ["explain", "-", "--gateway", gateway], input='{"model":"m"}')
+    assert Answers.keys[-2:] == [None, "Bearer sk-a"]
 
 
 def test_write_reports_records(run: CliRunner, gateway: str) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 
 import pytest
+from dynbranch.gateway.arrivals import Arrivals
 from dynbranch.gateway.tenants import Tenants
 from integration.gateway.world import GREEDY, RAW_PARTS, Plan, RawEngine, World, eventually, running_world
 
@@ -71,6 +72,39 @@ async def test_tools_go_to_their_backend(raw_engine: RawEngine) -> None:
         answer = await world.post("/dynbranch/v1/tools/search", b'{"q": 1}', headers)
         assert (answer.body, answer.outcome) == (RAW_BODY, "bypass")
         assert raw_engine.seen[0][1:2] == ("/tools/search",)
+
+
+async def test_the_query_is_kept(raw_engine: RawEngine) -> None:
+    plan = Plan(bypass_url=f"{raw_engine.url}/v1", tool_url=f"{raw_engine.url}/tools")
+    async with running_world(plan) as world:
+        headers = {"x-dynbranch-bypass": "1"}
+        await world.post("/v1/chat/completions?api-version=1&b=%20", GREEDY, headers)
+        await world.post("/dynbranch/v1/tools/search?a=%20&c", {}, headers)
+        assert [seen[1] for seen in raw_engine.seen] == [
+            "/v1/chat/completions?api-version=1&b=%20",
+            "/tools/search?a=%20&c",
+        ]
+
+
+@pytest.mark.promise("I5")
+async def test_what_has_reached_a_backend_goes_to_no_other(
+    raw_engine: RawEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying = RawEngine()
+    dying.cut_before = True
+    await dying.start()
+    try:
+        async with running_world(Plan(tool_url=raw_engine.url)) as world:
+            for urls, status in (
+                ((dying.url, raw_engine.url), 502),
+                (("http://127.0.0.1:1", raw_engine.url), 200),
+            ):
+                monkeypatch.setattr(Arrivals, "tool_urls", lambda self, name, urls=urls: urls)
+                answer = await world.post("/dynbranch/v1/tools/roll", {}, {"x-dynbranch-bypass": "1"})
+                assert answer.status == status
+        assert len(dying.seen) == 1 and len(raw_engine.seen) == 1
+    finally:
+        await dying.stop()
 
 
 async def test_no_engine_is_an_error_of_the_protocol() -> None:

@@ -150,3 +150,18 @@ async def test_a_bug_is_logged_and_answered(world: World, monkeypatch: pytest.Mo
     monkeypatch.setattr("dynbranch.gateway.arrivals.parse_body", broken)
     answer = await world.chat()
     assert answer.status == 500 and answer.error["code"] == "internal_error"
+
+
+@pytest.mark.parametrize("name", ["x-dynbranch-reads", "x-dynbranch-workflow", "X-Dynbranch-Anything"])
+@pytest.mark.parametrize("value", ["s/é".encode(), b"s/\xe9"])
+async def test_own_headers_are_ascii(world: World, name: str, value: bytes) -> None:
+    host, port = world.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps(GREEDY).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+    own = name.encode() + b": " + value + b"\r\n"
+    writer.write(head + own + b"content-length: %d\r\n\r\n" % len(body) + body)
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"ercent-encode" in answer
+    assert not world.csl.demands and not world.engine.orders

@@ -26,6 +26,19 @@ async def test_the_engines_own_error_is_passed_on(world: World, stream: bool) ->
     await eventually(lambda: world.engine.running == set())
 
 
+@pytest.mark.promise("I5")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [429, 503])
+async def test_the_engines_advice_when_to_come_back_is_passed_on(
+    world: World, status: int, stream: bool
+) -> None:
+    failure = Failed(status, OWN_ERROR, may_retry=True, retry_after="17")
+    world.engine.writer = lambda order: Script(fail_after=0, failure=failure)
+    answer = await world.chat(stream=stream)
+    assert (answer.status, answer.body) == (status, OWN_ERROR)
+    assert answer.headers.getall("retry-after") == ["17"]
+
+
 async def test_an_engine_that_dies_before_the_first_item(world: World) -> None:
     world.engine.writer = lambda order: Script(fail_after=0)
     answer = await world.chat(stream=True)

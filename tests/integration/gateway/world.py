@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 from aiohttp import web
 from dynbranch.clients.ports import Csl, Unreachable
 from dynbranch.controller.fake import FakeController
 from dynbranch.csl.fake import FakeCsl
-from dynbranch.domain.engine import AgentKind, Freshness, ModelDescription, ToolDescription
-from dynbranch.domain.ids import LeaseId, Name, RecordId
+from dynbranch.domain.engine import (
+    AgentDescription,
+    AgentKind,
+    Freshness,
+    GenerationEvents,
+    GenerationOrder,
+    ModelDescription,
+    Occupancy,
+    ToolDescription,
+)
+from dynbranch.domain.ids import GenerationId, LeaseId, Name, RecordId
 from dynbranch.domain.reuse import (
     Commit,
     CommitOutcome,
@@ -37,8 +46,44 @@ from dynbranch.runtime.clock import SystemClock
 from dynbranch.runtime.tasks import Tasks
 from prometheus_client import CollectorRegistry
 
+Message = TypeVar("Message")
 MODEL = FAKE_MODEL.id
 GREEDY = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "temperature": 0}
+
+
+class StillAgent(FakeEngineAgent):
+    """An agent that can stand still: its connections stay open, and nothing comes."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self.moves = asyncio.Event()
+        self.moves.set()
+
+    async def describe(self, *, timeout_s: float) -> AgentDescription:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.moves.wait()
+        except TimeoutError:
+            raise Unreachable("no answer") from None
+        return await super().describe(timeout_s=timeout_s)
+
+    def generate(self, order: GenerationOrder, *, idle_s: float) -> AsyncGenerator[GenerationEvents]:
+        return self._moving(super().generate(order, idle_s=idle_s))
+
+    def attach(
+        self, generation: GenerationId, *, from_item: int, wait_ms: int, idle_s: float
+    ) -> AsyncGenerator[GenerationEvents]:
+        followed = super().attach(generation, from_item=from_item, wait_ms=wait_ms, idle_s=idle_s)
+        return self._moving(followed)
+
+    def watch_occupancy(self, *, interval_ms: int) -> AsyncGenerator[Occupancy]:
+        return self._moving(super().watch_occupancy(interval_ms=interval_ms))
+
+    async def _moving(self, messages: AsyncGenerator[Message]) -> AsyncGenerator[Message]:
+        async with aclosing(messages):
+            async for message in messages:
+                await self.moves.wait()
+                yield message
 
 
 class WatchedCsl:
@@ -103,7 +148,7 @@ class World:
     gateway: Gateway
     csl: WatchedCsl
     controller: FakeController
-    agents: dict[str, FakeEngineAgent]
+    agents: dict[str, StillAgent]
 
     @property
     def engine(self) -> ScriptedEngine:
@@ -245,17 +290,15 @@ async def serving_gateway(
             await asyncio.wait((serving,))
 
 
-async def _agents(
-    plan: Plan, csl: Csl, clock: SystemClock, stack: AsyncExitStack
-) -> dict[str, FakeEngineAgent]:
-    agents: dict[str, FakeEngineAgent] = {}
+async def _agents(plan: Plan, csl: Csl, clock: SystemClock, stack: AsyncExitStack) -> dict[str, StillAgent]:
+    agents: dict[str, StillAgent] = {}
     for letter in "abc"[: plan.models]:
         engine = ScriptedEngine(clock, models=(plan.model,), bypass_url=plan.bypass_url, slots=8)
-        agents[f"model-{letter}:1"] = FakeEngineAgent(csl=csl, clock=clock, engine=engine)
+        agents[f"model-{letter}:1"] = StillAgent(csl=csl, clock=clock, engine=engine)
     tool_engine = ScriptedEngine(
         clock, tool_script, models=(), tools=TOOLS, kind=AgentKind.TOOL, bypass_url=plan.tool_url, slots=8
     )
-    agents["tools:1"] = FakeEngineAgent(csl=csl, clock=clock, engine=tool_engine)
+    agents["tools:1"] = StillAgent(csl=csl, clock=clock, engine=tool_engine)
     for agent in agents.values():
         await stack.enter_async_context(agent)
     return agents
@@ -273,6 +316,7 @@ class RawEngine:
         self.seen: list[tuple[str, str, dict[str, str], bytes]] = []
         self.url = ""
         self.cut_after: int | None = None
+        self.cut_before = False
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -299,6 +343,9 @@ class RawEngine:
                 body,
             )
         )
+        if self.cut_before:
+            assert request.transport is not None
+            request.transport.abort()
         if request.path.endswith("/missing"):
             return web.Response(status=418, body=b'{"odd":  1.0}', headers={"x-engine": "yes"})
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-engine": "yes"})

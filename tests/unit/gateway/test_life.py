@@ -103,6 +103,14 @@ def test_a_live_generation_that_can_not_be_followed_is_excluded_and_demanded_aga
     assert again.exclude == {other.generation_id}
 
 
+def test_an_agent_that_does_not_answer_is_not_tried_by_its_followers() -> None:
+    subject = new_life("a:1", "b:1")
+    assert begun(subject).intended.agent_address == "a:1"
+    subject.handle(life.Answered(Live(GenerationRef(GenerationId(b"x" * 16), "a:1"))))
+    again = only(subject.handle(life.Lost("silent", ran=True, unreachable=True)))
+    assert isinstance(again, life.Ask) and again.intended.agent_address == "b:1"
+
+
 def test_after_three_failed_attaches_it_executes_without_store() -> None:
     subject = new_life("a:1")
     begun(subject)

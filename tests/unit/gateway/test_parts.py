@@ -11,6 +11,7 @@ from dynbranch.domain.engine import Freshness
 from dynbranch.domain.events import OutcomeSeen
 from dynbranch.domain.ids import DemandId, UnixMs
 from dynbranch.domain.reuse import Level
+from dynbranch.gateway.arrivals import sharing_group
 from dynbranch.gateway.core.reuse_policy import ReusePolicy, storable, why_not_reused
 from dynbranch.gateway.edge.exchange import Exchange
 from dynbranch.gateway.edge.routes import ANY, Route, Routes
@@ -72,7 +73,28 @@ def test_keys_lead_to_tenants(tmp_path: Path) -> None:
         assert caught.value.status == 401
 
 
-@pytest.mark.parametrize("text", ["[keys]\na = 1", "not toml", "keys = 3"])
+def test_operators_are_told_from_other_tenants(tmp_path: Path) -> None:
+    (tmp_path / "keys.toml").write_text('operators = ["one"]\n[keys]\n"sk-a" = "one"\n"sk-b" = "two"\n')
+    tenants = load_tenants(str(tmp_path / "keys.toml"))
+    assert tenants.operator({"x-api-key": "sk-a"}) == "one"
+    with pytest.raises(ApiError) as caught:
+        tenants.operator({"x-api-key": "sk-b"})
+    assert caught.value.status == 403 and "operators" in caught.value.message
+    assert load_tenants("").operator({}) == "default"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[keys]\na = 1",
+        "not toml",
+        "keys = 3",
+        "operators = 3",
+        'operators = ["b"]\n[keys]\n"k" = "a"',
+        '[keys]\n"k" = "a"\noperators = ["a"]',
+        'operator = ["a"]\n[keys]\n"k" = "a"',
+    ],
+)
 def test_a_wrong_file_of_keys_stops_the_start(tmp_path: Path, text: str) -> None:
     (tmp_path / "keys.toml").write_text(text)
     with pytest.raises(ConfigError):
@@ -81,6 +103,18 @@ def test_a_wrong_file_of_keys_stops_the_start(tmp_path: Path, text: str) -> None
 
 def outcome(number: int) -> OutcomeSeen:
     return OutcomeSeen(UnixMs(0), DemandId(number.to_bytes(16, "big")), "hit", 1.0)
+
+
+def test_who_shares_a_result() -> None:
+    groups = [
+        sharing_group("a", ()),
+        sharing_group("a", (("authorization", "x"),)),
+        sharing_group("a", (("authorization", "y"),)),
+        sharing_group("b", (("authorization", "x"),)),
+        sharing_group("a", (("authorizationx", ""),)),
+    ]
+    assert len(set(groups)) == len(groups) and groups[0] == "tenant/a"
+    assert "x" not in groups[1].split("/")
 
 
 async def test_what_does_not_fit_is_dropped_counted_and_its_numbers_skipped() -> None:

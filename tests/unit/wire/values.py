@@ -192,6 +192,7 @@ ends = (
         may_retry=st.booleans(),
         content_type=words,
         execution_ms=numbers,
+        retry_after=words,
     )
     | build(engine.Aborted, reason=words, execution_ms=numbers)
 )

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
@@ -154,11 +154,7 @@ class ScriptedEngine:
     def _maybe_fail(self, script: Script, sent: int) -> None:
         if not self.alive or script.fail_after == sent:
             failure = script.failure
-            raise EngineError(
-                Failed(
-                    failure.http_status, failure.body, failure.may_retry and not sent, failure.content_type
-                )
-            )
+            raise EngineError(replace(failure, may_retry=failure.may_retry and not sent))
 
     async def unchanged(self) -> bool:
         return self.alive

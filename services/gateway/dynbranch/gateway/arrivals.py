@@ -18,6 +18,7 @@ from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.protocols.errors import ApiError
 from dynbranch.naming.document import parse_body
+from dynbranch.naming.fingerprint import joined_digest
 from dynbranch.naming.name import reuse_name
 from dynbranch.naming.normalise import NormalisedRequest, model_of, normalise_chat, normalise_tool
 
@@ -130,7 +131,7 @@ class Arrivals:
         forward_headers: tuple[tuple[str, str], ...],
         repeatable: bool,
     ) -> Arrival:
-        group = "*" if self._policy.shares_all else f"tenant/{identity.tenant}"
+        group = "*" if self._policy.shares_all else sharing_group(identity.tenant, forward_headers)
         source = request.document.source
         engine_body, name = await self._desk.read(source, _order_of, request, group, pool.fingerprint)
         if len(engine_body) > MAX_ORDER_BYTES:
@@ -196,6 +197,15 @@ class Arrivals:
         if self._policy.hides_keys:
             return ()
         return tuple((name, headers[name]) for name in _FORWARDED if name in headers)
+
+
+def sharing_group(tenant: str, forwarded: tuple[tuple[str, str], ...]) -> str:
+    """Who shares a result. What is forwarded may decide what an engine or a backend answers."""
+    group = f"tenant/{tenant}"
+    if not forwarded:
+        return group
+    parts = (text.encode() for header in forwarded for text in header)
+    return f"forwarded/{joined_digest(b'dynbranch/forwarded/1', parts).hex()}/{group}"
 
 
 def _order_of(request: NormalisedRequest, group: str, fingerprint: Digest) -> tuple[bytes, Name]:

@@ -26,6 +26,7 @@ from dynbranch.gateway.endpoints.probes import ProbeEndpoints, Readiness
 from dynbranch.gateway.endpoints.stages import StageEndpoints
 from dynbranch.gateway.endpoints.store import StoreEndpoints
 from dynbranch.gateway.observer import Metrics, Observer
+from dynbranch.gateway.registrar import Registrar
 from dynbranch.gateway.reporter import Reporter
 from dynbranch.gateway.tenants import Tenants
 from dynbranch.runtime.clock import Clock
@@ -68,7 +69,11 @@ class Gateway:
         self.desk = Desk()
         self.metrics = Metrics(registry)
         self.directory = Directory(
-            settings.agents, peers.connect, occupancy_interval_ms=settings.occupancy_interval_ms, clock=clock
+            settings.agents,
+            peers.connect,
+            occupancy_interval_ms=settings.occupancy_interval_ms,
+            silence_s=settings.agent_silence_s,
+            clock=clock,
         )
         self.gate = self._new_gate()
         self.reporter = self._new_reporter()
@@ -154,7 +159,7 @@ class Gateway:
 
     def _stages(self, arrivals: Arrivals, bypass: Bypass) -> StageEndpoints:
         conductor = Conductor(
-            gate=self.gate,
+            registrar=Registrar(self.gate, new_id=self._new_id) if self.gate is not None else None,
             csl=self._csl,
             directory=self.directory,
             tasks=self.tasks,

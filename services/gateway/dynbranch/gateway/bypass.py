@@ -29,9 +29,14 @@ _HOP_BY_HOP = frozenset(
 )
 _OURS = b"x-dynbranch-"
 _CONNECT_S = 5.0
+_NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _PIECE_BYTES = 256 * 1024
 
 Body = bytes | AsyncIterator[bytes] | None
+
+
+class NotConnected(ApiError):
+    """The engine can not have seen the request: it may be sent elsewhere."""
 
 
 def new_session(idle_s: float) -> aiohttp.ClientSession:
@@ -57,7 +62,8 @@ class Bypass:
         self._hidden = frozenset({b"authorization", b"x-api-key"}) if hides_keys else frozenset()
 
     async def forward(self, exchange: Exchange, url: str, body: Body, report: Report) -> None:
-        """Raises ApiError (502) when the engine gives no response; cuts the connection when it ends early."""
+        """Raises ApiError (502) when the engine gives no response, NotConnected when it was not even reached;
+        cuts the connection when it ends early."""
         try:
             async with self._session.request(
                 exchange.method,
@@ -77,7 +83,8 @@ class Bypass:
             # engine.
             code = "engine_cut" if exchange.started else "engine_unreachable"
             message = f"The engine does not answer: {type(failure).__name__}."
-            raise ApiError(502, message, code=code, retry_after_s=1) from None
+            kind = NotConnected if isinstance(failure, _NOT_CONNECTED) else ApiError
+            raise kind(502, message, code=code, retry_after_s=1) from None
         await exchange.finish()
 
     def _request_headers(self, exchange: Exchange, body: Body) -> CIMultiDict[str]:
@@ -117,5 +124,13 @@ def _named_by_connection(headers: HeaderPairs) -> frozenset[bytes]:
 def engine_url(base: str, exchange: Exchange) -> str:
     """The engine's address of the path asked for. A base may or may not end in ``/v1``."""
     root = base.rstrip("/").removesuffix("/v1")
-    query = f"?{exchange.query.decode('latin-1')}" if exchange.query else ""
-    return f"{root}{exchange.raw_path.decode('latin-1')}{query}"
+    return f"{root}{exchange.raw_path.decode('latin-1')}{_query(exchange)}"
+
+
+def tool_url(base: str, name: str, exchange: Exchange) -> str:
+    """The backend's address of one tool."""
+    return f"{base.rstrip('/')}/{name}{_query(exchange)}"
+
+
+def _query(exchange: Exchange) -> str:
+    return f"?{exchange.query.decode('latin-1')}" if exchange.query else ""

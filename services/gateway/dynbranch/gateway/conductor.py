@@ -18,11 +18,11 @@ from dynbranch.domain.reuse import PURE, Demand, GenerationRef, Hit, Identity, L
 from dynbranch.gateway.core import life as lives
 from dynbranch.gateway.core.life import RequestLife
 from dynbranch.gateway.core.outcome import Outcome, Report, saved_ms
-from dynbranch.gateway.csl_gate import CslGate
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.edge.exchange import ClientGone, Exchange
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem
 from dynbranch.gateway.protocols.errors import error_body
+from dynbranch.gateway.registrar import Registrar
 from dynbranch.gateway.sinks import Sink, failure_response
 from dynbranch.naming.chunks import decode_payload, origin_of
 from dynbranch.runtime import telemetry
@@ -89,7 +89,7 @@ class Conductor:
     def __init__(
         self,
         *,
-        gate: CslGate | None,
+        registrar: Registrar | None,
         csl: Csl | None,
         directory: Directory,
         tasks: Tasks,
@@ -98,7 +98,7 @@ class Conductor:
         idle_s: float,
         detach_grace_ms: int,
     ) -> None:
-        self._gate = gate
+        self._registrar = registrar
         self._csl = csl
         self._directory = directory
         self._tasks = tasks
@@ -114,6 +114,8 @@ class Conductor:
 
         Cancelling it detaches this client, and nothing more.
         """
+        if not stage.plan.demands:
+            await self.registered(stage.identity, account.exchange)
         life = RequestLife(stage.plan, lambda: GenerationId(self._new_id()))
         run = _Run(self, stage, sink, account, life)
         try:
@@ -121,6 +123,16 @@ class Conductor:
         except (asyncio.CancelledError, ClientGone):
             self.tidy(life.handle(lives.Left()))
             raise
+
+    async def registered(self, identity: Identity, exchange: Exchange) -> None:
+        """Before an arrival that demands nothing runs, the store learns of its workflow, if it can. Raises
+        ClientGone."""
+        if self._registrar is None:
+            return
+        with exchange.held():
+            await self._registrar.register(identity)
+        if exchange.gone:
+            raise ClientGone
 
     def tidy(self, effects: tuple[lives.Effect, ...]) -> None:
         """What is owed to others when the client has left. It must not make anyone wait."""
@@ -163,7 +175,7 @@ class Conductor:
     async def ask(
         self, effect: lives.Ask, stage: Stage, account: Account
     ) -> lives.Answered | lives.Unanswered:
-        assert stage.name is not None and self._gate is not None
+        assert stage.name is not None and self._registrar is not None
         demand = Demand(
             demand_id=account.demand_id if not effect.exclude else DemandId(self._new_id()),
             name=stage.name,
@@ -177,7 +189,7 @@ class Conductor:
         )
         started = self._clock.now()
         with self._tracer.start_as_current_span(telemetry.SPAN_CSL_DEMAND, kind=SpanKind.CLIENT) as span:
-            answer = await self._gate.demand(demand)
+            answer = await self._registrar.demand(demand)
             if span.is_recording():
                 _describe_answer(span, answer)
         account.timings_ms.append(("csl", (self._clock.now() - started) * 1000))
@@ -207,7 +219,7 @@ class Conductor:
     def lost(self, address: str, failure: Unreachable | DomainError) -> lives.Lost:
         if isinstance(failure, Unreachable):
             self._directory.suspect(address, f"unreachable: {failure}")
-            return lives.Lost(f"{address} does not answer", ran=True)
+            return lives.Lost(f"{address} does not answer", ran=True, unreachable=True)
         return lives.Lost(f"{address}: {failure}", ran=False)
 
     @property
@@ -334,7 +346,7 @@ class _Run:
                 span.set_attribute("dynbranch.generation_id", generation.generation_id.hex())
                 span.set_attribute("server.address", address)
             try:
-                events = await opening
+                events = self._conductor.directory.while_heard(address, await opening)
                 async with aclosing(events):
                     return await self._relay(events, span)
             except InvalidRequest as refused:

@@ -36,6 +36,9 @@ class GatewaySettings(BaseSettings):
     write_timeout_s: float = Field(30, gt=0, description="Deadline of a write.")
     idle_s: float = Field(300, gt=0, description="Longest silence of a generation.")
     detach_grace_ms: int = Field(0, ge=0, description="How long a generation outlives its last client.")
+    agent_silence_s: float = Field(
+        5, ge=1, description="An agent that reports nothing for so long is lost: its requests go elsewhere."
+    )
     occupancy_interval_ms: int = Field(250, ge=10, description="How often agents report their occupancy.")
 
     max_in_flight: int = Field(2048, ge=1, description="Exchanges in flight; more get 503.")

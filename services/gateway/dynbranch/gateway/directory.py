@@ -7,16 +7,17 @@ that this one does not.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
 from dynbranch.clients.ports import EngineAgent, Unreachable
-from dynbranch.domain.engine import AgentDescription, Occupancy
+from dynbranch.domain.engine import AgentDescription, GenerationEvents, Occupancy
 from dynbranch.domain.errors import DomainError
-from dynbranch.domain.ids import Digest
+from dynbranch.domain.ids import Digest, Instant
 from dynbranch.gateway.core.pool import Executor, Offer
 from dynbranch.naming.fingerprint import fingerprint_digest
 from dynbranch.runtime.clock import Clock
@@ -28,6 +29,7 @@ MAX_OTHER_AGENTS = 64
 _DESCRIBE_TIMEOUT_S = 5.0
 _FIRST_BACK_OFF_S = 0.1
 _LAST_BACK_OFF_S = 3.0
+_LISTEN_S = 0.25
 
 
 @dataclass(slots=True)
@@ -36,6 +38,7 @@ class Agent:
 
     address: str
     client: EngineAgent
+    heard_at: Instant
     description: AgentDescription | None = None
     models: dict[str, tuple[Executor, Digest]] = field(default_factory=dict)
     tools: dict[str, tuple[Executor, Digest]] = field(default_factory=dict)
@@ -44,6 +47,9 @@ class Agent:
     reported_in_flight: int = 0
     in_flight: int = 0
     trouble: str = "not yet described"
+    silent: bool = False
+    waiting: set[asyncio.Timeout] = field(default_factory=set)
+    """Whoever waits for this agent's next message."""
 
     @property
     def load(self) -> int:
@@ -62,7 +68,11 @@ class Agent:
 
 
 class Directory:
-    """``connect`` makes the client of an address; clients are closed by ``close``."""
+    """``connect`` makes the client of an address; clients are closed by ``close``.
+
+    An agent that was not heard of for ``silence_s`` is lost, and so is whatever runs there: a process may
+    stand still with its connections open.
+    """
 
     def __init__(
         self,
@@ -70,17 +80,21 @@ class Directory:
         connect: Callable[[str], EngineAgent],
         *,
         occupancy_interval_ms: int,
+        silence_s: float,
         clock: Clock,
     ) -> None:
+        self._silence_s = silence_s
         self._connect = connect
         self._interval_ms = occupancy_interval_ms
         self._clock = clock
-        self._agents = {address: Agent(address, connect(address)) for address in addresses}
+        self._agents = {address: Agent(address, connect(address), clock.now()) for address in addresses}
         self._others: OrderedDict[str, EngineAgent] = OrderedDict()
 
     def start(self, tasks: Tasks) -> None:
         for agent in self._agents.values():
             tasks.spawn(self._keep(agent), name=f"agent {agent.address}")
+        if self._agents:
+            tasks.spawn(self._listen(), name="agents heard")
 
     async def close(self) -> None:
         for client in (*(agent.client for agent in self._agents.values()), *self._others.values()):
@@ -143,11 +157,42 @@ class Directory:
         finally:
             agent.in_flight -= 1
 
+    async def while_heard(
+        self, address: str, events: AsyncGenerator[GenerationEvents]
+    ) -> AsyncGenerator[GenerationEvents]:
+        """The events as long as their agent is heard of. Raises Unreachable when it falls silent."""
+        agent = self._agents.get(address)
+        async with aclosing(events):
+            while agent is None or not agent.silent:
+                message = await (anext(events, None) if agent is None else _next_heard(agent, events))
+                if message is None:
+                    return
+                yield message
+        raise Unreachable("it is silent")
+
     def suspect(self, address: str, trouble: str) -> None:
         """A call to it failed: no new work until it is heard of again."""
         agent = self._agents.get(address)
         if agent is not None:
             agent.reachable, agent.trouble = False, trouble
+
+    async def _listen(self) -> None:
+        while True:
+            await self._clock.sleep(_LISTEN_S)
+            for agent in self.agents:
+                if not agent.silent and self._clock.now() - agent.heard_at > self._silence_s:
+                    self._lose(agent)
+
+    def _lose(self, agent: Agent) -> None:
+        agent.silent = True
+        self.suspect(agent.address, f"silent for {self._silence_s} s")
+        now = asyncio.get_running_loop().time()
+        for waiting in agent.waiting:
+            waiting.reschedule(now)
+
+    def _hear(self, agent: Agent, *, ready: bool) -> None:
+        agent.reachable, agent.ready = True, ready
+        agent.heard_at, agent.silent = self._clock.now(), False
 
     # -- keeping up ----------------------------------------------------------------------------------------
 
@@ -175,7 +220,7 @@ class Directory:
         }
         agent.tools = {tool.name: (tool, fingerprint_digest(tool.fingerprint)) for tool in described.tools}
         agent.description = described
-        agent.reachable, agent.ready = True, described.ready
+        self._hear(agent, ready=described.ready)
 
     async def _watch(self, agent: Agent) -> None:
         reports = agent.client.watch_occupancy(interval_ms=self._interval_ms)
@@ -188,5 +233,19 @@ class Directory:
         described = agent.description
         if described is None or report.revision != described.revision or report.ready != agent.ready:
             await self._describe(agent)
-        agent.reachable, agent.ready = True, report.ready
+        self._hear(agent, ready=report.ready)
         agent.reported_in_flight = report.running + report.waiting
+
+
+async def _next_heard(agent: Agent, events: AsyncGenerator[GenerationEvents]) -> GenerationEvents | None:
+    waiting = asyncio.timeout(None)
+    try:
+        async with waiting:
+            agent.waiting.add(waiting)
+            try:
+                return await anext(events, None)
+            finally:
+                agent.waiting.discard(waiting)
+    except TimeoutError:
+        assert waiting.expired()
+        raise Unreachable("it fell silent") from None

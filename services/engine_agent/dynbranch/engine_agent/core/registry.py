@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import assert_never
 
@@ -431,7 +431,7 @@ def _timed(end: GenerationEnd, execution_ms: float) -> GenerationEnd:
         case Completed(commit):
             return Completed(commit, execution_ms)
         case Failed():
-            return Failed(end.http_status, end.body, end.may_retry, end.content_type, execution_ms)
+            return replace(end, execution_ms=execution_ms)
         case Aborted(reason):
             return Aborted(reason, execution_ms)
         case _:

@@ -216,7 +216,13 @@ async def _refusal(response: aiohttp.ClientResponse) -> Failed:
             break
     content_type = response.headers.get("content-type", "application/json")
     retriable = response.status in RETRIABLE_STATUSES
-    return Failed(response.status, body[:MAX_ERROR_BYTES], retriable, content_type)
+    return Failed(
+        response.status,
+        body[:MAX_ERROR_BYTES],
+        retriable,
+        content_type,
+        retry_after=response.headers.get("retry-after", ""),
+    )
 
 
 def _broken(reason: str, *, may_retry: bool) -> Failed:

@@ -87,7 +87,10 @@ class ToolEngine:
             if not succeeded:
                 content_type = response.headers.get("content-type", "application/json")
                 retriable = response.status in RETRIABLE_STATUSES
-                raise EngineError(Failed(response.status, bytes(body[:limit]), retriable, content_type))
+                advice = response.headers.get("retry-after", "")
+                raise EngineError(
+                    Failed(response.status, bytes(body[:limit]), retriable, content_type, retry_after=advice)
+                )
             if len(body) > limit:
                 raise EngineError(
                     _own_error(502, f"the result is larger than {limit} bytes", may_retry=False)

@@ -77,10 +77,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The generation can not be followed. ``ran``: False only if it surely never started there."""
+    """The generation can not be followed. ``ran``: False only if it surely never started there.
+    ``unreachable``: the agent itself does not answer."""
 
     reason: str
     ran: bool
+    unreachable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +249,15 @@ class RequestLife:
         self.state = State.REFUSED
         return (Refuse(reason, failed),)
 
-    def _elsewhere(self, reason: str, failed: Failed | None = None) -> tuple[Effect, ...]:
+    def _elsewhere(
+        self, reason: str, failed: Failed | None = None, *, unreachable: bool = False
+    ) -> tuple[Effect, ...]:
         """What was followed came to nothing, and the client has seen nothing: try again, or give up."""
         assert self.generation is not None
         self.excluded.add(self.generation.generation_id)
-        if self.owns:
+        if self.owns or unreachable:
             self.tried.add(self.generation.agent_address)
-        else:
+        if not self.owns:
             self.failed_attaches += 1
             self.demand_allowed = self.failed_attaches < MAX_FAILED_ATTACHES
         released = self._released()
@@ -334,7 +338,7 @@ class RequestLife:
             self.state = State.REFUSED
             unknown = f"it is not known whether the call was made: {event.reason}"
             return (*self._released(), Refuse(unknown))
-        return self._elsewhere(event.reason)
+        return self._elsewhere(event.reason, unreachable=event.unreachable)
 
     def _lost_showing(self, event: Event) -> tuple[Effect, ...]:
         assert isinstance(event, Lost)

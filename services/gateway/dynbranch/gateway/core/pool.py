@@ -45,6 +45,15 @@ class Pool:
     bypass_urls: tuple[str, ...] = ()
 
 
+def names_of(executor: Executor) -> frozenset[str]:
+    """What requests may call it."""
+    match executor:
+        case ModelDescription(id=known, aliases=aliases):
+            return frozenset({known, *aliases})
+        case ToolDescription(name=known):
+            return frozenset({known})
+
+
 class NoPool(Enum):
     """Nobody offers the executor. UNDESCRIBED: an agent that has not spoken yet may do so."""
 

@@ -20,6 +20,7 @@ HeaderPairs = list[tuple[bytes, bytes]]
 
 MAX_HEADER_BYTES = 64 * 1024
 
+_OURS = b"x-dynbranch-"
 _ONCE = frozenset(
     {
         b"authorization",
@@ -108,6 +109,14 @@ class Exchange:
         for name, times in Counter(name.lower() for name, _ in self.raw_headers).items():
             if times > 1 and name in _ONCE:
                 raise ApiError(400, f"The header {name.decode()} came {times} times.", code="repeated_header")
+        for name, value in self.raw_headers:
+            if name.lower().startswith(_OURS) and not value.isascii():
+                raise ApiError(
+                    400,
+                    f"The header {name.decode('latin-1')} holds bytes that are not ASCII. "
+                    "Percent-encode them: é is %C3%A9.",
+                    code="header_not_ascii",
+                )
         length = self.headers.get("content-length", "0")
         if not length.isdecimal():
             raise ApiError(400, "The content-length is not a number.", code="invalid_content_length")

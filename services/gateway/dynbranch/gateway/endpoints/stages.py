@@ -6,12 +6,15 @@ import json
 from collections.abc import Callable, Sequence
 
 from dynbranch.domain.engine import ModelDescription
+from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.ids import DemandId
+from dynbranch.domain.reuse import Identity
 from dynbranch.gateway.arrivals import Arrival, Arrivals, OnlyRaw
-from dynbranch.gateway.bypass import Body, Bypass, engine_url
+from dynbranch.gateway.bypass import Body, Bypass, NotConnected, engine_url, tool_url
 from dynbranch.gateway.conductor import Account, Conductor
 from dynbranch.gateway.core.outcome import Outcome
-from dynbranch.gateway.core.request_headers import parse_opt_outs
+from dynbranch.gateway.core.pool import names_of
+from dynbranch.gateway.core.request_headers import parse_identity, parse_opt_outs
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.edge.exchange import Exchange
 from dynbranch.gateway.observer import Observer
@@ -118,6 +121,8 @@ class StageEndpoints:
         identity = ResponseIdentity(
             id=f"chatcmpl-{account.request_id.removeprefix('req_')}",
             created_s=self._conductor.clock.unix_ms() // 1000,
+            model=arrival.request.model,
+            model_names=names_of(arrival.pool.executor),
         )
         if arrival.request.streaming:
             return StreamSink(exchange, identity, account.report, include_usage=arrival.request.include_usage)
@@ -144,21 +149,30 @@ class StageEndpoints:
 
     async def _tool_aside(self, exchange: Exchange, account: Account, name: str, body: bytes) -> None:
         urls = self._arrivals.tool_urls(name)
-        await self._aside(exchange, account, [f"{url.rstrip('/')}/{name}" for url in urls], body)
+        await self._aside(exchange, account, [tool_url(url, name, exchange) for url in urls], body)
 
     async def _aside(self, exchange: Exchange, account: Account, urls: Sequence[str], body: Body) -> None:
-        """Forward to the first engine that answers. Raises ApiError (502, 503)."""
+        """Forward to the first engine that can be reached: what has reached one may have run there. Raises
+        ApiError (502, 503)."""
         account.outcome, account.level, account.name = Outcome.BYPASS, None, None
         if not urls:
             raise ApiError(503, "No engine is known to serve this.", code="no_engine", retry_after_s=1)
+        await self._conductor.registered(self._identity_in(exchange), exchange)
         for url in urls[:-1]:
             try:
                 await self._bypass.forward(exchange, url, body, account.report())
                 return
-            except ApiError:
-                if exchange.started:
-                    raise
+            except NotConnected:
+                continue
         await self._bypass.forward(exchange, urls[-1], body, account.report())
+
+    def _identity_in(self, exchange: Exchange) -> Identity:
+        """Raw requests are not judged here: an identity that can not be read is none."""
+        tenant = self._tenants.of(exchange.headers)
+        try:
+            return parse_identity(exchange.headers, tenant)
+        except InvalidRequest:
+            return Identity(tenant)
 
     def _account(self, exchange: Exchange) -> Account:
         return Account(exchange.request_id, exchange, DemandId(self._new_id()))

@@ -54,8 +54,9 @@ class StoreEndpoints:
 
     async def write(self, exchange: Exchange, _: str) -> None:
         """Acknowledged only when durable. Not cut short when the client leaves: it wants the write."""
+        operator = self._tenants.operator(exchange.headers)
         body = await exchange.read_body(self._body_timeout_s)
-        records, reporter = await self._desk.read(body, _write_of, body)
+        records, claimed = await self._desk.read(body, _write_of, body)
         csl = self._store()
         with (
             exchange.held(),
@@ -67,7 +68,7 @@ class StoreEndpoints:
             try:
                 done = await csl.write(
                     records,
-                    reporter=reporter or self._tenants.of(exchange.headers),
+                    reporter=operator if self._tenants.has_keys else claimed or operator,
                     timeout_s=self._write_timeout_s,
                 )
             except Unreachable as failure:
@@ -90,7 +91,8 @@ class StoreEndpoints:
         )
 
     async def entry(self, exchange: Exchange, name_text: str) -> None:
-        """What stands under a name, why, and why earlier ones went."""
+        """What stands under a name, why, and why earlier ones went. A name may be any tenant's."""
+        self._tenants.operator(exchange.headers)
         if not _NAME.fullmatch(name_text.lower()):
             raise ApiError(400, "A name is 64 hexadecimal digits.", code="invalid_name", param="name")
         inspection = await self._inspect(Name(bytes.fromhex(name_text)))

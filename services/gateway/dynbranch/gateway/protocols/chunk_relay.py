@@ -21,10 +21,20 @@ _OWN = frozenset({"id", "created"})
 
 @dataclass(frozen=True, slots=True)
 class ResponseIdentity:
-    """The id and created time (seconds since 1970) of this response."""
+    """The id and created time (seconds since 1970) of this response, and how its request names the model.
+
+    A record, and a generation that others started, may name it by any of ``model_names``.
+    """
 
     id: str
     created_s: int
+    model: str = ""
+    model_names: frozenset[str] = frozenset()
+
+    def model_said(self, by_engine: object) -> object:
+        """The model's name in this response."""
+        known = isinstance(by_engine, str) and by_engine in self.model_names
+        return self.model if known else by_engine
 
 
 class MalformedItem(Exception):
@@ -43,6 +53,7 @@ class ChunkRelay:
     """
 
     def __init__(self, identity: ResponseIdentity, *, include_usage: bool, cached: bool) -> None:
+        self._identity = identity
         self._head = f'"id":{json.dumps(identity.id)},"created":{identity.created_s}'
         self._include_usage = include_usage
         self._cached = cached
@@ -74,7 +85,8 @@ class ChunkRelay:
             parts = members(item.decode())
         except (NotAnObject, UnicodeDecodeError) as problem:
             raise MalformedItem(str(problem)) from None
-        self._learn(item, parts)
+        if not self._renames(parts):
+            self._learn(item, parts)
         kept = [part for part in parts if part.key not in _OWN]
         if not self._include_usage:
             if _only_usage(kept):
@@ -86,13 +98,20 @@ class ChunkRelay:
 
     def _missing_model(self, parts: list[Member]) -> tuple[str, ...]:
         """A recorded log says what all chunks share only once; clients expect the model in each."""
-        own = next((part.spelling for part in parts if part.key == "model"), None)
+        own = next((self._spelling(part) for part in parts if part.key == "model"), None)
         if own is not None:
             self._model = own
             return ()
         return (f'"model":{self._model}',) if self._model else ()
 
+    def _renames(self, parts: list[Member]) -> bool:
+        return any(
+            part.key == "model" and self._identity.model_said(part.value) != part.value for part in parts
+        )
+
     def _spelling(self, part: Member) -> str:
+        if part.key == "model" and self._identity.model_said(part.value) != part.value:
+            return dump(self._identity.model).decode()
         if self._cached and part.key == "usage" and isinstance(part.value, dict):
             return dump(marked_cached(part.value)).decode()
         return part.spelling

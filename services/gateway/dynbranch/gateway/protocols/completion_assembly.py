@@ -16,6 +16,9 @@ from dynbranch.gateway.protocols.members import dump
 _FIRST_STANDS = frozenset({"id", "type", "role", "index"})
 """Members that name something: what they said first stands, where other texts are joined."""
 
+_SAID_WHOLE = frozenset({"prompt_token_ids"})
+"""Lists beside the delta that are about the request."""
+
 
 def assemble(items: Iterable[bytes], identity: ResponseIdentity, *, cached: bool) -> bytes:
     """The body of a plain response. Raises MalformedItem."""
@@ -33,7 +36,7 @@ def assemble(items: Iterable[bytes], identity: ResponseIdentity, *, cached: bool
     if not choices:
         raise MalformedItem("the engine gave no choice")
     body: dict[str, Any] = {"id": identity.id, "object": "chat.completion", "created": identity.created_s}
-    body["model"] = outer.pop("model", "")
+    body["model"] = identity.model_said(outer.pop("model", ""))
     body["choices"] = [_finished(choices[index]) for index in sorted(choices)]
     if usage is not None:
         body["usage"] = marked_cached(usage) if cached else usage
@@ -65,7 +68,16 @@ def _add_choice(choices: dict[int, dict[str, Any]], choice: Any) -> None:
         elif key == "logprobs":
             _join_logprobs(known, value)
         elif key != "index" and value is not None:
-            known[key] = value
+            _add_beside(known, key, value)
+
+
+def _add_beside(known: dict[str, Any], key: str, value: Any) -> None:
+    """What engines put beside the delta, as the ids of its tokens: lists go on from chunk to chunk."""
+    earlier = known.get(key)
+    if isinstance(earlier, list) and isinstance(value, list) and key not in _SAID_WHOLE:
+        earlier.extend(value)
+    else:
+        known[key] = value
 
 
 def _join_logprobs(known: dict[str, Any], value: Any) -> None:

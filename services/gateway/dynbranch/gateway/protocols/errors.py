@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from dynbranch.domain.engine import Failed
@@ -15,6 +16,7 @@ from dynbranch.domain.errors import (
 from dynbranch.gateway.protocols.members import dump
 
 JSON = b"application/json"
+_PRINTABLE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,99}")
 
 
 class ApiError(Exception):
@@ -94,12 +96,19 @@ def _status(error: DomainError) -> tuple[int, int]:
 
 def of_engine_failure(failed: Failed) -> ErrorResponse:
     """The engine's own status and body; a gateway's error where it gave none."""
+    advice = _retry_advice(failed)
     if 400 <= failed.http_status <= 599 and failed.body:
-        return ErrorResponse(
-            failed.http_status, failed.body, failed.content_type.encode("latin-1", "replace")
-        )
+        content_type = failed.content_type.encode("latin-1", "replace")
+        return ErrorResponse(failed.http_status, failed.body, content_type, headers=advice)
     status = failed.http_status if 400 <= failed.http_status <= 599 else 502
-    return ErrorResponse(status, failed.body if _is_error(failed.body) else _no_answer(status))
+    body = failed.body if _is_error(failed.body) else _no_answer(status)
+    return ErrorResponse(status, body, headers=advice)
+
+
+def _retry_advice(failed: Failed) -> tuple[tuple[bytes, bytes], ...]:
+    """The engine's own word on when to come back, seconds or a date, as it was given."""
+    given = failed.retry_after
+    return ((b"retry-after", given.encode()),) if _PRINTABLE.fullmatch(given) else ()
 
 
 def _no_answer(status: int) -> bytes:
