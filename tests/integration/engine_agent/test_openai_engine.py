@@ -50,9 +50,16 @@ async def outcome(
     raise AssertionError("neither an end nor an error")
 
 
-def sse(*events: bytes, status: int = 200, kind: str = "text/event-stream", hang_up: bool = False) -> Any:
+def sse(
+    *events: bytes,
+    status: int = 200,
+    kind: str = "text/event-stream",
+    hang_up: bool = False,
+    retry_after: str | None = None,
+) -> Any:
     async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        response = web.StreamResponse(status=status, headers={"content-type": kind})
+        headers = {"content-type": kind} | ({"retry-after": retry_after} if retry_after else {})
+        response = web.StreamResponse(status=status, headers=headers)
         await response.prepare(request)
         for event in events:
             await response.write(event)
@@ -130,6 +137,14 @@ async def test_a_refusal_keeps_status_body_and_type(stub: StubEngine, status: in
     async with started(stub) as engine:
         _, failure = await outcome(engine)
     assert failure == Failed(status, b"<b>no</b>", may_retry, "text/html")
+
+
+@pytest.mark.parametrize("advice", ["17", "Fri, 31 Dec 1999 23:59:59 GMT"])
+async def test_a_refusal_says_when_to_come_back(stub: StubEngine, advice: str) -> None:
+    stub.raw = sse(b"{}", status=429, retry_after=advice)
+    async with started(stub) as engine:
+        _, failure = await outcome(engine)
+    assert isinstance(failure, Failed) and failure.retry_after == advice
 
 
 async def test_an_engine_that_falls_silent(stub: StubEngine) -> None:

@@ -143,9 +143,10 @@ async def test_a_header_longer_than_usual(backend: Backend) -> None:
     ("status", "may_retry"), [(400, False), (404, False), (500, False), (503, True), (302, False)]
 )
 async def test_the_backends_own_refusal(backend: Backend, status: int, may_retry: bool) -> None:
-    backend.answer = answers(b'{"detail": "no"}', status)
+    backend.answer = answers(b'{"detail": "no"}', status, retry_after="17")
     items, end = await backend.call()
     assert items == [] and isinstance(end, Failed)
+    assert end.retry_after == "17"
     assert (end.http_status, end.body, end.may_retry) == (status, b'{"detail": "no"}', may_retry)
     assert backend.csl.commits == []
 
