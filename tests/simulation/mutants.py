@@ -91,6 +91,13 @@ class ProducersForgotten(Library):
         return True
 
 
+class FirstArrivalsInMemory(Library):
+    """A workflow's first arrival is answered before it is durable; a power loss makes it arrive again."""
+
+    def demand(self, event: Any, view: Any, now: Any) -> Any:
+        return replace(super().demand(event, view, now), durable=False)
+
+
 class SlotsLeak(Registry):
     """An aborted generation keeps its slot."""
 
@@ -121,6 +128,7 @@ MUTANTS = {
     "no read token check": (Cores(library=NoReadTokenCheck), {"I3", "C1.cascade"}),
     "commits not told to the plan": (Cores(library=CommitsNotToldToThePlan), {"I3", "C1.cascade"}),
     "generations named by callers": (Cores(library=GenerationsNamedByCallers), {"I3", "C1.single_flight"}),
+    "first arrivals in memory": (Cores(library=FirstArrivalsInMemory), {"I3"}),
     "producers forgotten": (Cores(library=ProducersForgotten), {"I3", "C1.cascade"}),
     "no gap at opening": (Cores(open_store=lambda view: Batch()), {"I3", "C1.cascade", "I4"}),
     "slots leak": (Cores(registry=SlotsLeak), {"I4", "I5"}),

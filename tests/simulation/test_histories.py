@@ -17,7 +17,8 @@ from dynbranch.bench.store_histories import (
     subjects,
 )
 from dynbranch.clients.csl import GrpcCsl
-from dynbranch.csl.core.library import Library, found
+from dynbranch.csl.core.founding import found
+from dynbranch.csl.core.library import Library
 from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.key_value import MemoryKeyValue
 from dynbranch.csl.server import SERVICE, CslServicer

@@ -15,11 +15,15 @@ MOST_SEEDS = 12
 
 POWER_GOES = Weather(
     csl_crash_every_s=0.3, power_loss_share=1.0, down_s=0.02, execution_ms=20, write_every_s=0.02,
-    delay_ms=0.5, unversioned_reads=False, names=2, clients=10,
+    delay_ms=0.5, unversioned_reads=False, names=2, clients=10, flush_ms=50,
 )  # fmt: skip
 POWER_GOES_IN_LONG_EXECUTIONS = Weather(
     csl_crash_every_s=0.3, power_loss_share=1.0, down_s=0.01, delay_ms=0.5, lease_ttl_ms=200, flush_ms=100,
     write_every_s=0.04, whole_write=0.0, execution_ms=150, unversioned_reads=False, names=1, clients=12,
+)  # fmt: skip
+POWER_GOES_AFTER_ARRIVALS = Weather(
+    csl_crash_every_s=0.3, power_loss_share=1.0, down_s=0.02, write_every_s=0.05, delay_ms=0.5, flush_ms=50,
+    names=2, clients=10,
 )  # fmt: skip
 COPIES_COME_LATE = Weather(
     duplicate=0.4, slow_share=0.3, slow_ms=600, execution_ms=5, names=1, resend=0.5, delay_ms=0.5,
@@ -33,6 +37,7 @@ STREAMS_BREAK = Weather(break_stream=0.05)
 CLIMATES = {
     "writes answered before durable": (POWER_GOES, 1, MOST_SEEDS),
     "no gap at opening": (POWER_GOES_IN_LONG_EXECUTIONS, 15, 80),
+    "first arrivals in memory": (POWER_GOES_AFTER_ARRIVALS, 1, 60),
     "generations named by callers": (COPIES_COME_LATE, 1, MOST_SEEDS),
     "commits not told to the plan": (SMALL_STEPS, 1, MOST_SEEDS),
     "half answers": (STREAMS_BREAK, 1, MOST_SEEDS),

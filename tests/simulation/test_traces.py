@@ -102,8 +102,8 @@ def power_lost_and_a_client_gone() -> str:
     story = Story()
     model = story.world.workload.models[0]
     story.ask(0, model)
-    story.at(34, lambda: story.world.csl.lose(power=True))
-    story.ask(40, model, gateway=1)
+    story.at(38, lambda: story.world.csl.lose(power=True))
+    story.ask(44, model, gateway=1)
     story.at(90, story.world.csl.restart)
     story.ask(100, model, leaves_after_ms=6)
     story.ask(300, model, gateway=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dynbranch.csl.core.founding import open_store as production_open_store
 from dynbranch.csl.core.library import Library
-from dynbranch.csl.core.library import open_store as production_open_store
 from dynbranch.csl.core.store import Batch, View
 from dynbranch.engine_agent.core.registry import Registry
 from dynbranch.gateway.core.life import RequestLife

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from dynbranch.csl.core import consistency, library
+from dynbranch.csl.core import consistency, founding
 from dynbranch.csl.core.events import (
     Decision,
     DeleteSlice,
@@ -73,7 +73,7 @@ class CslNode(Node):
         self._ids = 0
         self._handled = 0
         self.rows = CrashRows()
-        self.rows.apply(library.found(FIRST_EPOCH))
+        self.rows.apply(founding.found(FIRST_EPOCH))
         self.rows.synced(self.rows.applied)
         self.outcomes: dict[str, int] = {}
         self._start()
@@ -111,14 +111,25 @@ class CslNode(Node):
     # What it is asked
 
     def demand(self, event: Demand, respond: Respond[DemandOutcome]) -> None:
-        outcome = self._do(lambda: self.library.demand(event, self.rows, self._moment()), respond)
+        durable = False
+
+        def decide() -> Decision[DemandOutcome]:
+            nonlocal durable
+            decision = self.library.demand(event, self.rows, self._moment())
+            durable = decision.durable
+            return decision
+
+        outcome = self._do(decide, respond)
         if outcome is None:
             return
         word = type(outcome).__name__.lower()
         self.outcomes[word] = self.outcomes.get(word, 0) + 1
         self._trace.note(self.name, word, event.name[:4], event.demand_id)
         self.book.answered(event, outcome, self.rows, self.heap.now)
-        respond(outcome)
+        if durable:
+            self._flush(lambda: respond(outcome))
+        else:
+            respond(outcome)
 
     def commit(self, event: Commit, respond: Respond[CommitOutcome]) -> None:
         outcome = self._do(lambda: self.library.commit(event, self.rows, self._moment()), respond)

@@ -100,7 +100,6 @@ def draw_weather(rng: Random) -> Weather:
         resend=maybe(0.5),
         write_every_s=rng.choice((0.02, 0.1, 0.5)),
         whole_write=maybe(0.3),
-        unversioned_reads=power_loss == 0.0,
         execution_ms=rng.choice((5.0, 20.0, 80.0)),
         lease_ttl_ms=rng.choice((60, 200, 2000)),
         max_entries=rng.choice((3, 8, 1000)),

@@ -163,6 +163,7 @@ class Refusal(Enum):
     DIFFERS = "differs"
     DISABLED = "disabled"
     TOO_LARGE = "too_large"
+    OUTSIDE_SCOPE = "outside_scope"
     UNAVAILABLE = "unavailable"
 
 

@@ -226,7 +226,7 @@ class CommitRefusal(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """"stale_read", "lost_producer", "lease_closed", "unknown_first_arrival", "differs", "disabled", "too_large"."""
+    """"stale_read", "lost_producer", "lease_closed", "unknown_first_arrival", "differs", "disabled", "too_large", "outside_scope"."""
     detail: _builtins.str
     def __init__(
         self,

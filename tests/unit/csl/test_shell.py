@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from dynbranch.csl.core import library
+from dynbranch.csl.core import founding
 from dynbranch.csl.core.library import Library
 from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.core.store import Batch
@@ -65,7 +65,7 @@ class Disk(MemoryKeyValue):
 @pytest.fixture
 def disk() -> Disk:
     disk = Disk()
-    disk.apply(library.found(1))
+    disk.apply(founding.found(1))
     return disk
 
 

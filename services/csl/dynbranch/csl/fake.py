@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from itertools import count
 
-from dynbranch.csl.core import consistency, library
+from dynbranch.csl.core import consistency, founding
 from dynbranch.csl.core.events import BeginEpoch, DeleteSlice, Effect, Event, Moment, Write
 from dynbranch.csl.core.library import Library
 from dynbranch.csl.core.limits import Limits
@@ -57,7 +57,7 @@ class FakeCsl:
         epoch: int = 1,
     ) -> None:
         self.store = MemoryKeyValue()
-        self.store.apply(library.found(epoch))
+        self.store.apply(founding.found(epoch))
         core = Library(limits=limits or Limits(), new_id=new_id or counting_ids(), view=self.store)
         self.shell = Shell(self.store, core, clock or ManualClock())
 
@@ -124,14 +124,14 @@ class SteppedLibrary:
         self._plan_ends = ExitStack()
         if store is None:
             store = MemoryKeyValue()
-            store.apply(library.found(1))
+            store.apply(founding.found(1))
         self.store = store
         self.library = Library(limits=self._limits, new_id=self._ids, view=store)
 
     def restart(self) -> None:
         """What is in memory is lost, the rows stay."""
         self._end_plan()
-        self.store.apply(library.open_store(self.store))
+        self.store.apply(founding.open_store(self.store))
         self.library = Library(limits=self._limits, new_id=self._ids, view=self.store)
         if not self._hold_slices:
             self.delete_slices()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dynbranch.csl.core.library import Counters
+from dynbranch.csl.core.counters import Counters
 from dynbranch.domain.reuse import StoreStats
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric

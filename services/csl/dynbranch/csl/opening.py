@@ -12,7 +12,7 @@ import hashlib
 import logging
 from dataclasses import dataclass
 
-from dynbranch.csl.core import consistency, library, migration, rows
+from dynbranch.csl.core import consistency, founding, migration, rows
 from dynbranch.csl.core.store import Inconsistent
 from dynbranch.csl.key_value import KeyValue, StoreCorrupt
 from dynbranch.csl.rocks import DataDirectory, Floor, RocksKeyValue, Sizes
@@ -68,12 +68,12 @@ def _open(directory: DataDirectory, sizes: Sizes, floor: Floor | None, now: Unix
     try:
         if floor is None and next(store.scan(b""), None) is None:
             # The process that made it died before it wrote the first row.
-            store.apply(library.found(now))
+            store.apply(founding.found(now))
             return Opened(store, directory, now)
         upgrade(store)
         verify(store, now)
         meta = rows.read_meta(store)
-        store.apply(library.open_store(store))
+        store.apply(founding.open_store(store))
     except BaseException:
         store.close()
         raise
@@ -105,5 +105,5 @@ def verify(store: KeyValue, seed: int) -> None:
 
 def _found(directory: DataDirectory, sizes: Sizes, epoch: int, *, quarantined: str = "") -> Opened:
     store = RocksKeyValue(directory.database, sizes=sizes)
-    store.apply(library.found(epoch))
+    store.apply(founding.found(epoch))
     return Opened(store, directory, epoch, quarantined=quarantined)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from dynbranch.csl.core.events import (
@@ -84,7 +84,9 @@ class Shell:
     # What callers ask
 
     async def demand(self, demand: Demand) -> DemandOutcome:
-        """All that a demand may have to write is its workflow's first arrival, which can wait for room."""
+        """All that a demand may have to write is its workflow's first arrival: durable before the answer, but
+        on a full disk it waits for room.
+        """
         self._check()
         with self._guarded():
             decision = self.library.demand(demand, self._store, self._moment())
@@ -97,6 +99,9 @@ class Shell:
                     self.library.defer_arrivals(decision.batch)
         for effect in decision.effects:
             self._report(effect)
+        if decision.durable:
+            with suppress(StoreFull):
+                await self._durable()
         return decision.reply
 
     async def commit(self, commit: Commit) -> CommitOutcome:

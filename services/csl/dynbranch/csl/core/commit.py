@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dynbranch.csl.core import rows, versions
+from dynbranch.csl.core.leases import LeaseRow
 from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.core.rows import DerivationRow, EntryRow, Meta, Node
 from dynbranch.csl.core.store import View
-from dynbranch.domain.ids import RecordId, Version, source_of, whole
-from dynbranch.domain.reuse import Commit, Lease, Read, ReadScope, Refusal, Refused
+from dynbranch.domain.ids import RecordId, UnixMs, Version, source_of, whole
+from dynbranch.domain.reuse import Commit, Incarnation, Lease, Read, ReadScope, Refusal, Refused
 
 
 def judge_token(meta: Meta, lease: Lease) -> Refused | None:
@@ -34,6 +37,10 @@ def reads_of(commit: Commit, lease: Lease, limits: Limits) -> tuple[Read, ...] |
     if lease.scope.sources:
         told = commit.reads
         records = [whole(source) for source in lease.scope.sources] if told is None else told
+        strange = next((one for one in records if source_of(one) not in lease.scope.sources), None)
+        if strange is not None:
+            # No write to that source would have closed the lease.
+            return Refused(Refusal.OUTSIDE_SCOPE, f"{strange} is outside what the lease was granted for")
         for record in records:
             add(record, lease.read_token)
     if len(reads) > limits.max_reads:
@@ -80,4 +87,50 @@ def may_support(entry: EntryRow, derivation: DerivationRow, limits: Limits) -> b
         len(entry.derivations) < limits.max_derivations
         and entry.next_derivation < rows.MAX_DERIVATION
         and all(producer.number < entry.number for producer in derivation.producers)
+    )
+
+
+def judge(
+    event: Commit,
+    row: LeaseRow | None,
+    view: View,
+    meta: Meta,
+    limits: Limits,
+    is_live: Callable[[Incarnation], bool],
+) -> DerivationRow | Refused:
+    """The derivation that the commit would store, or why it may not. ``row`` is its lease, if still known."""
+    lease = event.lease if row is None else row.lease
+    most = min(limits.max_payload_bytes, limits.max_stored_bytes)
+    if len(event.payload) > most:
+        return Refused(Refusal.TOO_LARGE, f"{len(event.payload)} > {most} bytes")
+    refused = judge_token(meta, lease)
+    if refused is not None:
+        return refused
+    if row is not None and row.closed_by:
+        return Refused(Refusal.LEASE_CLOSED, row.closed_by)
+    reads = reads_of(event, lease, limits)
+    if isinstance(reads, Refused):
+        return reads
+    refused = judge_reads(view, meta, reads)
+    if refused is not None:
+        return refused
+    for producer in lease.producers:
+        if not is_live(producer):
+            return Refused(Refusal.LOST_PRODUCER, f"{producer.name.hex()} #{producer.number}")
+    return DerivationRow(lease.read_token, reads, tuple(sorted(set(lease.producers))))
+
+
+def entry_of(event: Commit, number: int, created: UnixMs, limits: Limits) -> EntryRow:
+    """The entry that the commit makes, with its first derivation."""
+    return EntryRow(
+        number=number,
+        level=event.level,
+        payload_bytes=len(event.payload),
+        execution_ms=event.execution_ms,
+        created=created,
+        next_derivation=1,
+        derivations=(0,),
+        payload_digest=event.payload_digest,
+        label=event.label[: limits.max_label_chars],
+        output_digests=event.output_digests[: limits.max_outputs],
     )

@@ -9,7 +9,14 @@ from dynbranch.csl.core import rows
 from dynbranch.csl.core.rows import DerivationRow, EntryRow, Meta, Node
 from dynbranch.csl.core.store import Inconsistent, Transaction, View
 from dynbranch.domain.ids import Name
-from dynbranch.domain.reuse import Incarnation
+from dynbranch.domain.reuse import EntryView, Incarnation
+
+
+def guarded_meta(transaction: Transaction) -> Meta:
+    """What every batch builds on; it is refused when another one came in between."""
+    meta = transaction.get_guarded(rows.META)
+    assert meta is not None, "the store was not founded"
+    return rows.unpack_meta(meta)
 
 
 def put_entry(transaction: Transaction, meta: Meta, name: Name, entry: EntryRow, payload: bytes) -> Meta:
@@ -63,3 +70,17 @@ def require_entry(view: View, name: Name) -> EntryRow:
     if entry is None:
         raise Inconsistent(f"an index row points to {name.hex()}, which is not stored")
     return entry
+
+
+def entry_view(view: View, name: Name, entry: EntryRow) -> EntryView:
+    """The entry as people look at it."""
+    return EntryView(
+        incarnation=Incarnation(name, entry.number),
+        label=entry.label,
+        level=entry.level,
+        payload_bytes=entry.payload_bytes,
+        payload_digest=entry.payload_digest,
+        created=entry.created,
+        execution_ms=entry.execution_ms,
+        derivations=tuple(rows.read_derivation(view, Node(name, number)) for number in entry.derivations),
+    )

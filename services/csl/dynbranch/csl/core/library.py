@@ -7,13 +7,15 @@ heat, and the counters. Losing them costs duplicates and edges, never a stale or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import assert_never
 
-from dynbranch.csl.core import cascade, demand, eviction, graph, history, rows
+from dynbranch.csl.core import cascade, demand, eviction, graph, history, rows, versions
 from dynbranch.csl.core import commit as judging
+from dynbranch.csl.core.arrivals import FirstArrivals
 from dynbranch.csl.core.cascade import Condemned
+from dynbranch.csl.core.counters import Counters
 from dynbranch.csl.core.events import (
     BeginEpoch,
     Cascaded,
@@ -47,10 +49,8 @@ from dynbranch.domain.reuse import (
     Committed,
     Demand,
     DemandOutcome,
-    EntryView,
     GenerationRef,
     Hit,
-    Identity,
     Incarnation,
     Inspection,
     Lease,
@@ -62,46 +62,6 @@ from dynbranch.domain.reuse import (
     StoreStats,
     WriteResult,
 )
-
-OPENING_GAP = 1 << 20
-"""How far both counters jump at every opening.
-
-A power loss may take writes and entries that were visible but not yet durable. What was handed out for them
-(a read token, an incarnation) must never be mistaken for something that happens after the restart.
-"""
-
-
-@dataclass(slots=True)
-class Counters:
-    """Since the start of the process."""
-
-    hits: int = 0
-    joins: int = 0
-    misses: int = 0
-    commits: int = 0
-    refused_commits: int = 0
-    differing_commits: int = 0
-    writes: int = 0
-    invalidated_entries: int = 0
-    evicted_entries: int = 0
-    expired_entries: int = 0
-    expired_leases: int = 0
-    guard_misses: int = 0
-
-
-def found(epoch: int) -> Batch:
-    """The rows of a new, empty store."""
-    return Batch({rows.META: rows.pack_meta(Meta(epoch))}, {rows.META: None})
-
-
-def open_store(view: View) -> Batch:
-    """What every opening of an existing store does first."""
-    transaction = Transaction(view)
-    meta = rows.read_meta(view)
-    transaction.get_guarded(rows.META)
-    meta = replace(meta, sequence=meta.sequence + OPENING_GAP, next_number=meta.next_number + OPENING_GAP)
-    transaction.put(rows.META, rows.pack_meta(meta))
-    return transaction.batch()
 
 
 class Library:
@@ -119,8 +79,9 @@ class Library:
         self._condemned: dict[Name, int] = {}
         self._slices: dict[int, tuple[Condemned, ...]] = {}
         self._planning: Planning | None = None
-        self._deferred: dict[bytes, Version] = {}
-        self._arrivals_lost = False
+        self._arrivals = FirstArrivals(
+            max_workflows=limits.max_workflows, max_deferred=limits.max_deferred_arrivals
+        )
         self._expiry_resumes = b""
         self.reread_condemned(view)
 
@@ -160,55 +121,19 @@ class Library:
         _check_name(event.name)
         self._expire(now.instant)
         transaction = Transaction(view)
-        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+        meta = graph.guarded_meta(transaction)
         workflow: WorkflowKey = (event.identity.tenant, event.identity.workflow_id)
-        first_arrival = self._first_arrival(transaction, view, meta, event.identity)
+        first_arrival = self._arrivals.of(transaction, view, meta, event.identity)
         outcome, effects = self._outcome(event, view, now, meta, first_arrival, workflow)
         self._count_demand(outcome)
-        return Decision(outcome, transaction.batch(), effects=effects)
-
-    def _first_arrival(
-        self, transaction: Transaction, view: View, meta: Meta, identity: Identity
-    ) -> Version | None:
-        key = rows.arrival_key(identity.tenant, identity.workflow_id)
-        if key in self._deferred and view.get(key) is None:
-            self._put_deferred(transaction, view, meta)
-            return self._deferred[key]
-        stamped, first_arrival = demand.register_arrival(
-            transaction,
-            meta,
-            identity,
-            max_workflows=0 if self._arrivals_lost else self.limits.max_workflows,
-        )
-        if stamped is not meta:
-            self._put_deferred(transaction, view, stamped)
-        return first_arrival
+        batch = transaction.batch()
+        # A first arrival that a power loss could take back would come again later, after writes that the
+        # workflow had not seen.
+        return Decision(outcome, batch, durable=not batch.empty, effects=effects)
 
     def defer_arrivals(self, refused: Batch) -> None:
-        """The batch of a demand could not be written, as on a full disk; the demand is answered all the same.
-
-        First arrivals in it are kept here, and go with the next batch before any write: a workflow that came
-        before a write must not look as if it had come after. Beyond the bound, and until the process ends,
-        no new workflow has a known first arrival.
-        """
-        for key, value in refused.changes.items():
-            if not key.startswith(rows.ARRIVALS) or value is None or key in self._deferred:
-                continue
-            if len(self._deferred) >= self.limits.max_deferred_arrivals:
-                self._arrivals_lost = True
-                return
-            self._deferred[key] = rows.unpack_version(value)
-
-    def _put_deferred(self, transaction: Transaction, view: View, meta: Meta) -> None:
-        """Put the meta, and with it the first arrivals that wait for room."""
-        written = [key for key in self._deferred if view.get(key) is not None]
-        for key in written:
-            del self._deferred[key]
-        for key, version in self._deferred.items():
-            if transaction.get(key) is None:
-                transaction.put(key, rows.pack_version(version))
-                meta = replace(meta, workflows=meta.workflows + 1)
-        transaction.put(rows.META, rows.pack_meta(meta))
+        """A demand's batch could not be written for want of room."""
+        self._arrivals.defer(refused)
 
     def _outcome(
         self,
@@ -306,7 +231,7 @@ class Library:
         if row is not None and row.lease.name != event.lease.name:
             raise InvalidRequest("wrong_lease", "the lease was given for another name")
         transaction = Transaction(view)
-        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+        meta = graph.guarded_meta(transaction)
         judged = self._judge(event, row, view, meta)
         if isinstance(judged, Refused):
             return self._refuse(judged)
@@ -329,26 +254,7 @@ class Library:
         return Decision(Committed(incarnation), transaction.batch())
 
     def _judge(self, event: Commit, row: LeaseRow | None, view: View, meta: Meta) -> DerivationRow | Refused:
-        """The derivation that the commit would store, or why it may not."""
-        lease = event.lease if row is None else row.lease
-        most = min(self.limits.max_payload_bytes, self.limits.max_stored_bytes)
-        if len(event.payload) > most:
-            return Refused(Refusal.TOO_LARGE, f"{len(event.payload)} > {most} bytes")
-        refused = judging.judge_token(meta, lease)
-        if refused is not None:
-            return refused
-        if row is not None and row.closed_by:
-            return Refused(Refusal.LEASE_CLOSED, row.closed_by)
-        reads = judging.reads_of(event, lease, self.limits)
-        if isinstance(reads, Refused):
-            return reads
-        refused = judging.judge_reads(view, meta, reads)
-        if refused is not None:
-            return refused
-        for producer in lease.producers:
-            if not self._is_live(view, producer):
-                return Refused(Refusal.LOST_PRODUCER, f"{producer.name.hex()} #{producer.number}")
-        return DerivationRow(lease.read_token, reads, tuple(sorted(set(lease.producers))))
+        return judging.judge(event, row, view, meta, self.limits, lambda one: self._is_live(view, one))
 
     def _store(
         self, transaction: Transaction, meta: Meta, event: Commit, derivation: DerivationRow, now: Moment
@@ -375,18 +281,7 @@ class Library:
         if not eviction.fits(meta, len(event.payload), self.limits):
             transaction.put(rows.META, rows.pack_meta(meta))
             return Refused(Refusal.UNAVAILABLE, "the store is full and still making room")
-        entry = EntryRow(
-            number=meta.next_number,
-            level=event.level,
-            payload_bytes=len(event.payload),
-            execution_ms=event.execution_ms,
-            created=now.unix_ms,
-            next_derivation=1,
-            derivations=(0,),
-            payload_digest=event.payload_digest,
-            label=event.label[: self.limits.max_label_chars],
-            output_digests=event.output_digests[: self.limits.max_outputs],
-        )
+        entry = judging.entry_of(event, meta.next_number, now.unix_ms, self.limits)
         meta = graph.put_entry(transaction, meta, name, entry, event.payload)
         self._put_derivation(transaction, Node(name, 0), derivation)
         transaction.put(rows.META, rows.pack_meta(replace(meta, next_number=meta.next_number + 1)))
@@ -522,7 +417,7 @@ class Library:
             pass
         self._planning = None
         transaction, writing = plan.staged, plan.writing
-        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+        meta = graph.guarded_meta(transaction)
         first, following = plan.history
         meta = replace(
             meta,
@@ -539,7 +434,7 @@ class Library:
         )
         closed += self._leases.close_orphaned(plan.dead)
         meta = self._delete_or_condemn(transaction, meta, plan)
-        self._put_deferred(transaction, view, meta)
+        self._arrivals.put_deferred(transaction, view, meta)
         self.counters.writes += writing.records is not None
         self.counters.invalidated_entries += len(plan.dead)
         reply = WriteResult(
@@ -589,7 +484,7 @@ class Library:
         """``slice_deleted`` must follow when the batch is applied: until then the nodes stay condemned."""
         nodes = self._slices[event.number]
         transaction = Transaction(view)
-        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+        meta = graph.guarded_meta(transaction)
         meta = cascade.remove(transaction, meta, nodes)
         transaction.delete(rows.condemned_key(event.number))
         transaction.put(rows.META, rows.pack_meta(meta))
@@ -618,7 +513,7 @@ class Library:
             self._expiry_resumes = b""
             return Decision(0)
         transaction = Transaction(view)
-        meta = rows.unpack_meta(_required(transaction.get_guarded(rows.META)))
+        meta = graph.guarded_meta(transaction)
         for key in page:
             name = rows.name_of_age(key)
             entry = graph.require_entry(transaction, name)
@@ -632,25 +527,13 @@ class Library:
         return Decision(len(page), transaction.batch())
 
     def forget_versions(self, view: View) -> Decision[int]:
-        """Above the bound, raise the floor to now and drop rows that it makes redundant. Replies how many
-        went.
-
-        Executions in flight that read anything are refused once; entries keep their own read-sets.
-        """
+        """Above the bound, drop version rows. Replies how many went."""
         meta = rows.read_meta(view)
         if meta.versions <= self.limits.max_versions:
             return Decision(0)
         transaction = Transaction(view)
         transaction.get_guarded(rows.META)
-        dropped = 0
-        for space in (rows.WRITTEN, rows.SOURCES):
-            for key, _ in view.scan(space):
-                if dropped >= self.limits.slice_nodes * 8:
-                    break
-                transaction.delete(key)
-                dropped += 1
-        meta = replace(meta, versions=meta.versions - dropped, floor=meta.version)
-        transaction.put(rows.META, rows.pack_meta(meta))
+        dropped = versions.forget(transaction, view, meta, most=self.limits.slice_nodes * 8)
         return Decision(dropped, transaction.batch())
 
     # Looking
@@ -658,36 +541,16 @@ class Library:
     def inspect(self, name: Name, view: View) -> Inspection:
         _check_name(name)
         entry = self._entry(view, name)
-        shown = None
-        if entry is not None:
-            shown = EntryView(
-                incarnation=Incarnation(name, entry.number),
-                label=entry.label,
-                level=entry.level,
-                payload_bytes=entry.payload_bytes,
-                payload_digest=entry.payload_digest,
-                created=entry.created,
-                execution_ms=entry.execution_ms,
-                derivations=tuple(
-                    rows.read_derivation(view, Node(name, number)) for number in entry.derivations
-                ),
-            )
+        shown = None if entry is None else graph.entry_view(view, name, entry)
         return Inspection(shown, history.of_name(view, name), self._leases.live(name))
 
     def stats(self, view: View) -> StoreStats:
         meta = rows.read_meta(view)
-        return StoreStats(
+        return self.counters.with_gauges(
             version=meta.version,
             entries=meta.entries - len(self._condemned),
             payload_bytes=meta.payload_bytes,
             leases=len(self._leases),
-            hits=self.counters.hits,
-            joins=self.counters.joins,
-            misses=self.counters.misses,
-            commits=self.counters.commits,
-            refused_commits=self.counters.refused_commits,
-            writes=self.counters.writes,
-            invalidated_entries=self.counters.invalidated_entries,
         )
 
     def violations(self) -> Iterator[str]:
@@ -731,8 +594,3 @@ def _after(now: Instant, ttl_ms: int) -> Instant:
 def _check_name(name: Name) -> None:
     if len(name) != rows.NAME_BYTES:
         raise InvalidRequest("bad_name", f"a name has {rows.NAME_BYTES} bytes, this one {len(name)}")
-
-
-def _required(meta: bytes | None) -> bytes:
-    assert meta is not None, "the store was not founded"
-    return meta

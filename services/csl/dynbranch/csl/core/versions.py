@@ -6,6 +6,8 @@ A write to ``s/k`` also advances ``s/*``; a write to ``s/*`` advances every ``s/
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
 
 from dynbranch.csl.core import rows
 from dynbranch.csl.core.rows import Meta
@@ -53,3 +55,18 @@ def advance(transaction: Transaction, records: Iterable[RecordId], version: Vers
             new += transaction.get(key) is None
             transaction.put(key, stamp)
     return new
+
+
+def forget(transaction: Transaction, view: View, meta: Meta, *, most: int) -> int:
+    """Raise the floor to now and drop up to ``most`` rows that it makes redundant. Returns how many went.
+
+    Executions in flight that read anything are refused once; entries keep their own read-sets.
+    """
+    found = (key for space in (rows.WRITTEN, rows.SOURCES) for key, _ in view.scan(space))
+    dropped = 0
+    for key in islice(found, most):
+        transaction.delete(key)
+        dropped += 1
+    meta = replace(meta, versions=meta.versions - dropped, floor=meta.version)
+    transaction.put(rows.META, rows.pack_meta(meta))
+    return dropped
