@@ -40,7 +40,7 @@ def violations(view: View) -> Iterator[str]:
 def sampled(view: View, start: Name | bytes, at_most: int) -> Iterator[str]:
     """The same for a few entries from ``start`` on, and the shape of a few rows of every other kind."""
     meta = rows.read_meta(view)
-    for key, value in view.page(rows.ENTRIES, start, at_most):
+    for key, value in _around(view, rows.ENTRIES, start, at_most):
         name, entry = Name(key[1:]), rows.unpack_entry(value)
         if entry.number >= meta.next_number:
             yield f"entry {name.hex()} has the number {entry.number}, which was not given out yet"
@@ -53,13 +53,21 @@ def sampled(view: View, start: Name | bytes, at_most: int) -> Iterator[str]:
             node = Node(name, number)
             yield from _index_rows(view, node, rows.read_derivation(view, node))
     for space, first in ((rows.READERS, b""), (rows.CHILDREN, start)):
-        for key, _ in view.page(space, first, at_most):
+        for key, _ in _around(view, space, first, at_most):
             if view.get(rows.derivation_key(rows.node_at_end(key))) is None:
                 yield f"an index row points to {rows.node_at_end(key).name.hex()}, which is not stored"
     for space in (rows.WRITTEN, rows.SOURCES, rows.ARRIVALS):
         for _, value in view.page(space, b"", at_most):
             rows.unpack_version(value)
     list(cascade.pending(view))
+
+
+def _around(view: View, space: bytes, start: bytes, at_most: int) -> Iterator[tuple[bytes, bytes]]:
+    """Rows from ``start`` on, and from the first one on where the end comes too soon."""
+    page = list(view.page(space, start, at_most))
+    yield from page
+    if start and len(page) < at_most:
+        yield from view.page(space, b"", at_most - len(page))
 
 
 def _is_doomed(condemned: dict[tuple[Name, int], cascade.Condemned], name: Name, entry: EntryRow) -> bool:
