@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PROTOS := $(wildcard protos/dynbranch/v1/*.proto)
 
-.PHONY: help setup demo up test check format stubs lock bench clean
+.PHONY: help setup demo up test check format stubs lock bench fuzz clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -62,6 +62,13 @@ lock: $(STAMP) ## requirements.lock anew from pyproject.toml
 
 bench: $(STAMP) ## every benchmark, results into bench/results
 	for name in names start demo; do $(BIN)/dynbranch bench $$name --json bench/results/$$name.json || exit 1; done
+
+FUZZ_S ?= 120
+fuzz: $(STAMP) ## coverage-guided fuzzing of names, FUZZ_S seconds (Linux)
+	@mkdir -p var/fuzz/corpus
+	@test -d var/fuzz/atheris || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target var/fuzz atheris==3.0.0
+	cd var/fuzz && PYTHONPATH=. ../../$(BIN)/python ../../tests/fuzz/naming.py -max_total_time=$(FUZZ_S) -max_len=4096 -timeout=20 \
+	  -rss_limit_mb=2048 -dict=../../tests/fuzz/json.dict corpus ../../tests/fuzz/corpus
 
 clean: ## the virtual environment and everything made by runs
 	rm -rf $(VENV) var dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
