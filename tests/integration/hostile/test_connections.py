@@ -45,7 +45,7 @@ REFUSED = {
     "host twice": (with_header(b"host: y"), "repeated_header"),
     "content-type twice": (with_header(b"content-type: a\r\ncontent-type: b"), "repeated_header"),
     "an agent of 300 characters": (with_header(b"x-dynbranch-agent: " + b"a" * 300), "invalid_identity"),
-    "an agent in UTF-8": (with_header("x-dynbranch-agent: ü".encode()), "invalid_identity"),
+    "an agent in UTF-8": (with_header("x-dynbranch-agent: ü".encode()), "header_not_ascii"),
     "a read of nothing": (with_header(b"x-dynbranch-reads: nothing"), "invalid_reads"),
     "a read of 10^5 digits": (with_header(b"x-dynbranch-reads: s/k=1." + b"1" * 10_000), "invalid_reads"),
     "1,001 reads": (
