@@ -54,7 +54,7 @@ async def attached(stage: Stage, order: GenerationOrder, from_item: int = 0, wai
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - the condition lies in another part of the system
+        while not condition():
             await asyncio.sleep(0.005)
 
 

@@ -66,7 +66,7 @@ async def ran(agent: Agent, order: GenerationOrder) -> tuple[list[bytes], Genera
 
 async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the condition lies in another process
+        while not condition():
             await asyncio.sleep(0.01)
 
 
@@ -112,7 +112,7 @@ async def test_an_abort_frees_the_slot_by_the_engines_own_count() -> None:
         first = agent.registry.slots
         await until(lambda: len(first.held) == 4 and len(first.waiting) == 1)
         async with asyncio.timeout(60):
-            while (await embedded.counts()).running != 4:  # noqa: ASYNC110 - it does not tell
+            while (await embedded.counts()).running != 4:
                 await asyncio.sleep(0.01)
         tasks[0].cancel()  # the client leaves
         await until(lambda: has_items(agent, orders[4], 1))

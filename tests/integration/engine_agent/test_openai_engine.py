@@ -178,7 +178,7 @@ async def test_closing_a_run_closes_the_engines_stream(stub: StubEngine) -> None
             await anext(stream)
             assert (await engine.counts()).running == 1
         async with asyncio.timeout(10):
-            while (await engine.counts()).running:  # noqa: ASYNC110 - the engine is asked, it does not tell
+            while (await engine.counts()).running:
                 await asyncio.sleep(0.005)
 
 

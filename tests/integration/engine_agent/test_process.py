@@ -78,7 +78,7 @@ async def test_a_process_serves_and_drains_when_told_to_stop(stub: StubEngine) -
         model = (await client.describe(timeout_s=5)).models[0]
         task = asyncio.create_task(ended(client, chat_order(model=model)))
         async with asyncio.timeout(20):
-            while not stub.running:  # noqa: ASYNC110 - the stub tells nobody
+            while not stub.running:
                 await asyncio.sleep(0.005)
         child.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.1)

@@ -192,6 +192,6 @@ async def test_a_caller_that_leaves_ends_the_call(backend: Backend) -> None:
     task.cancel()
     await asyncio.wait_for(ended.wait(), 10)
     async with asyncio.timeout(10):
-        while backend.agent.registry.slots.used:  # noqa: ASYNC110 - a reservation tells nobody
+        while backend.agent.registry.slots.used:
             await asyncio.sleep(0.005)
     assert not backend.agent.registry.leases.held

@@ -168,7 +168,8 @@ async def _model(
         aliases=tuple(a for a in card.get("aliases") or () if isinstance(a, str) and a != model_id),
         context_tokens=seen.context_tokens or int(card.get("max_model_len") or 0),
         equivalences=await _equivalences(renderer) if known else frozenset(),
-        not_reusable_reason=_not_reusable(seen.template, texts, known, given) or _unknown_weights(flavour, given),
+        not_reusable_reason=_not_reusable(seen.template, texts, known, given)
+        or _unknown_weights(flavour, given),
     )
 
 
