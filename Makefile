@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PROTOS := $(wildcard protos/dynbranch/v1/*.proto)
 
-.PHONY: help setup demo up test check format stubs lock bench fuzz clean
+.PHONY: help setup demo up test test-rocksdb-py check format stubs lock bench fuzz clean
 
 help: ## what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
 
 setup: $(STAMP) ## the virtual environment, exactly as locked
 
@@ -30,6 +30,18 @@ up: $(STAMP) ## the same stack, stays until Ctrl-C
 
 test: $(STAMP) ## the whole test suite
 	$(BIN)/pytest
+
+ROCKSDB_PY := .venv-rocksdb-py
+test-rocksdb-py: $(ROCKSDB_PY)/.ready ## the contract of the store through rocksdb-py, in an environment of its own (x86-64)
+	$(ROCKSDB_PY)/bin/python -m pytest tests/contract/csl/test_key_value.py tests/contract/csl/test_rocksdb_py.py
+
+$(ROCKSDB_PY)/.ready: requirements.lock pyproject.toml
+	@test "$$(uname -m)" = x86_64 || { echo "rocksdb-py has a package for x86-64 only"; exit 1; }
+	@test -x $(ROCKSDB_PY)/bin/python || $(PYTHON) -m venv $(ROCKSDB_PY)
+	@$(ROCKSDB_PY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	@$(ROCKSDB_PY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: rocksdb-py==0.0.6
+	@$(ROCKSDB_PY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
 
 check: $(STAMP) ## linters, types, layers, contracts
 	$(BIN)/ruff check .
@@ -71,4 +83,4 @@ fuzz: $(STAMP) ## coverage-guided fuzzing of names, FUZZ_S seconds (Linux)
 	  -rss_limit_mb=2048 -dict=../../tests/fuzz/json.dict corpus ../../tests/fuzz/corpus
 
 clean: ## the virtual environment and everything made by runs
-	rm -rf $(VENV) var dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(ROCKSDB_PY) var dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -31,6 +31,7 @@ from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.core.rows import DerivationRow, EntryRow, Node
 from dynbranch.csl.core.store import Transaction
 from dynbranch.csl.fake import digest, name_of
+from dynbranch.csl.key_value import KeyValue
 from dynbranch.csl.opening import open_directory
 from dynbranch.csl.rocks import DataDirectory, RocksKeyValue, Sizes
 from dynbranch.csl.service import opened_shell
@@ -112,7 +113,7 @@ def load(path: Path, entries: Iterator[Put], tell: Callable[[int], None]) -> Non
     opened.store.close()
 
 
-def _put(store: RocksKeyValue, batch: list[Put], numbers: dict[Name, int]) -> None:
+def _put(store: KeyValue, batch: list[Put], numbers: dict[Name, int]) -> None:
     transaction = Transaction(store)
     found = transaction.get_guarded(rows.META)
     assert found is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,18 +14,32 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 SIZES = Sizes(block_cache=1 << 20, write_buffer=1 << 20)
+WITH_ROCKSDB_PY = pytest.param(
+    "rocksdb-py",
+    marks=pytest.mark.skipif(
+        find_spec("rocksdbpy") is None, reason="rocksdb-py is not installed; make test-rocksdb-py runs this"
+    ),
+)
 
 
-@pytest.fixture(params=["memory", "rocks"])
+def opened(kind: str, path: Path) -> KeyValue:
+    match kind:
+        case "memory":
+            return MemoryKeyValue()
+        case "rocks":
+            return RocksKeyValue(path, sizes=SIZES)
+        case _:
+            from dynbranch.csl.rocksdb_py import RocksDbPyKeyValue
+
+            return RocksDbPyKeyValue(path, sizes=SIZES)
+
+
+@pytest.fixture(params=["memory", "rocks", WITH_ROCKSDB_PY])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], KeyValue]]:
     made: list[KeyValue] = []
 
     def build() -> KeyValue:
-        store: KeyValue = (
-            MemoryKeyValue()
-            if request.param == "memory"
-            else RocksKeyValue(tmp_path / f"db{len(made)}", sizes=SIZES)
-        )
+        store = opened(request.param, tmp_path / f"db{len(made)}")
         made.append(store)
         return store
 
@@ -95,6 +110,25 @@ def test_a_frozen_view_does_not_see_later_batches(store: KeyValue) -> None:
         assert [view.get(key) for key in (b"a", b"b", b"c")] == [b"1", b"1", None]
         assert list(view.scan(b"")) == [(b"a", b"1"), (b"b", b"1")]
     assert store.get(b"a") == b"2"
+
+
+def test_a_frozen_view_stands_still_between_and_during_its_scans(store: KeyValue) -> None:
+    before = {bytes([key]): b"1" for key in range(6)}
+    store.apply(Batch(before))
+    with store.frozen() as view:
+        store.apply(Batch({b"\x00": None, b"\x01": b"2", b"\x03\x03": b"new"}))
+        scan = view.scan(b"")
+        seen = [next(scan)]
+        store.apply(Batch({b"\x01": b"3", b"\x02": None, b"\x04": b"3", b"\x09": b"new"}))
+        seen += scan
+        assert dict(seen) == before and len(seen) == 6
+        assert view.page(b"", b"\x02", 3) == [(bytes([key]), b"1") for key in (2, 3, 4)]
+        assert [view.get(key) for key in (b"\x00", b"\x02", b"\x09")] == [b"1", b"1", None]
+        with store.frozen() as later:
+            store.apply(Batch({b"\x00": b"4", b"\x05": None}))
+            assert later.get(b"\x00") is None and later.get(b"\x05") == b"1"
+            assert dict(view.scan(b"")) == before
+    assert [key for key, _ in store.scan(b"")] == [b"\x00", b"\x01", b"\x03", b"\x03\x03", b"\x04", b"\x09"]
 
 
 def test_a_scan_may_be_left_early_and_the_store_still_closes(store: KeyValue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 
 from dynbranch.csl.core.limits import Limits
@@ -12,9 +13,20 @@ from pydantic_settings import BaseSettings
 _DEFAULT = Limits()
 
 
+class Binding(StrEnum):
+    ROCKSDICT = "rocksdict"
+    ROCKSDB_PY = "rocksdb-py"
+
+
 class CslSettings(BaseSettings):
     listen: str = Field("127.0.0.1:50051", description="host:port to serve gRPC on; port 0 takes a free one")
     data_dir: Path = Field(Path("dynbranch-csl"), description="directory of the store; made when absent")
+    binding: Binding = Field(
+        Binding.ROCKSDICT, description="the library that reaches RocksDB: rocksdict or rocksdb-py"
+    )
+    accept_process_crash_durability: bool = Field(
+        False, description="with rocksdb-py: what was acknowledged need not survive a power loss"
+    )
     max_entries: int = Field(_DEFAULT.max_entries, ge=1, description="entries kept; the least worth go first")
     max_stored_bytes: int = Field(_DEFAULT.max_stored_bytes, ge=1, description="bytes of all payloads kept")
     max_payload_bytes: int = Field(

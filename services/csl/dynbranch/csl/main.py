@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dynbranch.csl.binding import opener
 from dynbranch.csl.config import CslSettings
 from dynbranch.csl.metrics import StoreCollector
 from dynbranch.csl.rocks import DataDirectory
@@ -24,6 +25,7 @@ async def serve(started: Started) -> None:
         sizes=settings.sizes(),
         clock=clock,
         new_id=new_id,
+        open_database=opener(settings),
     ) as (shell, tasks):
         started.registry.register(StoreCollector(shell.stats_now, shell.library.counters, shell.flushes))
         servicer = CslServicer(shell)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from dynbranch.csl.core import consistency, founding, migration, rows
 from dynbranch.csl.core.store import Inconsistent
@@ -24,11 +26,22 @@ VERIFIED_ROWS = 64
 """Rows of every keyspace that each opening looks at."""
 
 
+class Database(KeyValue, Protocol):
+    def sequence(self) -> int:
+        """What the floor may be once everything applied so far is durable."""
+
+
+class OpenDatabase(Protocol):
+    """A binding's way to open or make a database. Raises StoreCorrupt, StoreLocked, StoreFull."""
+
+    def __call__(self, path: Path, *, sizes: Sizes, floor: int = 0) -> Database: ...
+
+
 @dataclass(slots=True)
 class Opened:
     """``new_epoch`` is set when the database is a restored copy: the epoch must begin before serving."""
 
-    store: RocksKeyValue
+    store: Database
     directory: DataDirectory
     epoch: int
     new_epoch: int | None = None
@@ -41,7 +54,9 @@ class Opened:
         self.directory.write_floor(self.epoch, sequence)
 
 
-def open_directory(directory: DataDirectory, *, sizes: Sizes, now: UnixMs) -> Opened:
+def open_directory(
+    directory: DataDirectory, *, sizes: Sizes, now: UnixMs, open_database: OpenDatabase = RocksKeyValue
+) -> Opened:
     """Raises StoreLocked, StoreFull, UnknownFormat; damage is not an error but an empty store."""
     oldest_epoch = 0
     try:
@@ -52,19 +67,21 @@ def open_directory(directory: DataDirectory, *, sizes: Sizes, now: UnixMs) -> Op
             raise StoreCorrupt(damage)
         if floor is not None and not directory.holds_database:
             raise StoreCorrupt("the database is gone")
-        opened = _open(directory, sizes, floor, now)
+        opened = _open(directory, sizes, floor, now, open_database)
     except (StoreCorrupt, Inconsistent) as error:
         place = directory.quarantine(now)
         _log.critical("the store is damaged and was set aside in %s; starting empty: %s", place, error)
-        opened = _found(directory, sizes, max(oldest_epoch + 1, now), quarantined=str(error))
+        opened = _found(directory, sizes, max(oldest_epoch + 1, now), open_database, quarantined=str(error))
     opened.keep()
     return opened
 
 
-def _open(directory: DataDirectory, sizes: Sizes, floor: Floor | None, now: UnixMs) -> Opened:
+def _open(
+    directory: DataDirectory, sizes: Sizes, floor: Floor | None, now: UnixMs, open_database: OpenDatabase
+) -> Opened:
     if not directory.holds_database:
-        return _found(directory, sizes, now)
-    store = RocksKeyValue(directory.database, sizes=sizes, floor=floor.sequence if floor is not None else 0)
+        return _found(directory, sizes, now, open_database)
+    store = open_database(directory.database, sizes=sizes, floor=floor.sequence if floor is not None else 0)
     try:
         if floor is None and next(store.scan(b""), None) is None:
             # The process that made it died before it wrote the first row.
@@ -103,7 +120,9 @@ def verify(store: KeyValue, seed: int) -> None:
         raise Inconsistent(found)
 
 
-def _found(directory: DataDirectory, sizes: Sizes, epoch: int, *, quarantined: str = "") -> Opened:
-    store = RocksKeyValue(directory.database, sizes=sizes)
+def _found(
+    directory: DataDirectory, sizes: Sizes, epoch: int, open_database: OpenDatabase, *, quarantined: str = ""
+) -> Opened:
+    store = open_database(directory.database, sizes=sizes)
     store.apply(founding.found(epoch))
     return Opened(store, directory, epoch, quarantined=quarantined)

@@ -11,8 +11,8 @@ from dynbranch.csl.core.library import Library
 from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.core.store import Inconsistent
 from dynbranch.csl.key_value import KeyValue, StoreCorrupt
-from dynbranch.csl.opening import Opened, open_directory
-from dynbranch.csl.rocks import DataDirectory, Sizes
+from dynbranch.csl.opening import OpenDatabase, Opened, open_directory
+from dynbranch.csl.rocks import DataDirectory, RocksKeyValue, Sizes
 from dynbranch.csl.shell import Shell
 from dynbranch.domain.errors import StoreFailed
 from dynbranch.runtime.clock import Clock
@@ -28,6 +28,7 @@ async def opened_shell(
     clock: Clock,
     new_id: Callable[[], bytes],
     layer: Callable[[KeyValue], KeyValue] | None = None,
+    open_database: OpenDatabase = RocksKeyValue,
 ) -> AsyncIterator[tuple[Shell, Tasks]]:
     """A shell that is ready to serve, and the tasks beside it: when one of them crashes, stop.
 
@@ -35,7 +36,7 @@ async def opened_shell(
     UnknownFormat. Damage that is found while serving is left as a mark in the directory, so that the next
     opening sets it aside. ``layer`` puts something between the shell and the store, to watch or to fail.
     """
-    opened = open_directory(directory, sizes=sizes, now=clock.unix_ms())
+    opened = open_directory(directory, sizes=sizes, now=clock.unix_ms(), open_database=open_database)
     flusher = ThreadPoolExecutor(1, thread_name_prefix="csl-flush")
     loop = asyncio.get_running_loop()
 
