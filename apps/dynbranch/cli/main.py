@@ -88,6 +88,18 @@ def bench(
         list_benches()
 
 
+@app.command()
+@for_people
+def settings(
+    service: Annotated[str, typer.Argument(help="gateway, controller, csl or engine-agent.")],
+    json: AsJson = False,
+) -> None:
+    """Every setting of a service: its variable, its default, what it means."""
+    from dynbranch.cli.settings_command import show_settings
+
+    show_settings(service, as_json=json)
+
+
 class Service(Enum):
     """The services that can be run alone."""
 
@@ -99,13 +111,13 @@ class Service(Enum):
 
 @app.command()
 def gateway() -> None:
-    """Run one gateway. Settings: DYNBRANCH_GATEWAY_*."""
+    """Run one gateway, as 'dynbranch settings gateway' says."""
     _run_service(Service.GATEWAY)
 
 
 @app.command()
 def controller() -> None:
-    """Run one controller. Settings: DYNBRANCH_CONTROLLER_*."""
+    """Run one controller, as 'dynbranch settings controller' says."""
     _run_service(Service.CONTROLLER)
 
 

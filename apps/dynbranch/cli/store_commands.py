@@ -43,7 +43,11 @@ def report_write(records: Sequence[str], gateway: str | None, reporter: str, *, 
 
 def show_stats(csl: str, controller: str, *, as_json: bool) -> None:
     if not csl or not controller:
-        place = find(None, environ={})
+        try:
+            place = find(None, environ={})
+        except CliFailure as failure:
+            advice = "Start a stack with 'dynbranch up', or name the services with --csl and --controller."
+            raise CliFailure(str(failure), advice) from None
         csl, controller = csl or place.csl, controller or place.controller
     _print(asyncio.run(_stats(csl, controller)), as_json, _stats_tables)
 
@@ -65,6 +69,7 @@ async def _stats(csl: str, controller: str) -> dict[str, Any]:
     version = counted["version"]
     counted["version"] = f"{version['epoch']}.{version['sequence']}"
     seen["outcomes"] = dict(seen["outcomes"])
+    seen["saved_ms"] = round(seen["saved_ms"], 1)
     return {"csl": counted, "controller": seen}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,6 +19,21 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 SERVICES = ("gateway", "controller", "csl", "engine_agent")
+
+SHARED = (
+    "DYNBRANCH_API_KEY",
+    "DYNBRANCH_CONFIG",
+    "DYNBRANCH_ENABLED",
+    "DYNBRANCH_LOG_LEVEL",
+    "DYNBRANCH_METRICS_HOST",
+    "DYNBRANCH_METRICS_PORT",
+    "DYNBRANCH_URL",
+)
+"""Variables that belong to no single service."""
+
+_PREFIXES = tuple(f"DYNBRANCH_{service.upper()}_" for service in (*SERVICES, "passages"))
+_SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT\w*$|_PORT_\d+_(TCP|UDP)_\w+$")
+"""With ``…_PORT=tcp://…``, what Kubernetes puts into every container for each service of the namespace."""
 
 S = TypeVar("S", bound=BaseSettings)
 
@@ -50,15 +66,21 @@ def variable(model: type[BaseSettings], service: str, field: str) -> str:
 
 def _from_environment(model: type[BaseSettings], service: str, env: Mapping[str, str]) -> dict[str, Any]:
     known = {variable(model, service, field): field for field in model.model_fields}
-    prefix = f"DYNBRANCH_{service.upper()}_"
     for name in env:
-        if name.startswith(prefix) and name not in known:
-            raise ConfigError(f"unknown variable {name}{_nearest(name, known)}")
+        if name.startswith("DYNBRANCH_") and name not in known and not _is_anothers(name, env[name], service):
+            raise ConfigError(f"unknown variable {name}{_nearest(name, (*known, *SHARED))}")
     return {
         _key(model, field): _split(model.model_fields[field], env[name])
         for name, field in known.items()
         if name in env
     }
+
+
+def _is_anothers(name: str, value: str, service: str) -> bool:
+    """Whether a variable that this service does not have is somebody's all the same."""
+    if name in SHARED or _SERVICE_LINK.search(name) or value.startswith(("tcp://", "udp://")):
+        return True
+    return name.startswith(_PREFIXES) and not name.startswith(f"DYNBRANCH_{service.upper()}_")
 
 
 def _from_toml(model: type[BaseSettings], service: str, path: str) -> dict[str, Any]:

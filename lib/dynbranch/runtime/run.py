@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 import uvloop
+from dynbranch.domain.errors import DomainError
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.config import ConfigError
 from dynbranch.runtime.logs import configure_logging
@@ -35,9 +36,11 @@ class Started:
         self.registry = registry
         """Where the service registers its Prometheus metrics."""
         self._stop = asyncio.Event()
+        self.was_ready = False
 
     def ready(self, address: str) -> None:
         """Print the ready line, one JSON object on stdout, for whoever started the process."""
+        self.was_ready = True
         print(json.dumps({"service": self.service, "address": address}), flush=True)
 
     def request_stop(self) -> None:
@@ -62,13 +65,22 @@ class Started:
 
 
 def run_service(name: str, main: Callable[[Started], Awaitable[None]]) -> NoReturn:
-    """Run ``main`` and exit: 0 when it was told to stop, 1 after a crash, 2 for a wrong setting."""
+    """Run ``main`` and exit: 0 when it was told to stop, 1 after a crash, 2 for a wrong setting.
+
+    What keeps a service from starting is told in one line; a crash later on keeps its traceback.
+    """
     # gRPC's core writes lines of its own form to stderr; below an error they say nothing that we do not.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     code = 0
+    started = Started(name)
     try:
         configure_logging(name)
-        uvloop.run(_supervise(name, main))
+        uvloop.run(_supervise(started, main))
+    except (OSError, DomainError) as error:
+        if started.was_ready:
+            raise
+        print(f"{name} can not start: {error}", file=sys.stderr)
+        code = EXIT_CRASH
     except ConfigError as error:
         print(f"{name}: {error}", file=sys.stderr)
         code = EXIT_CONFIG
@@ -78,8 +90,7 @@ def run_service(name: str, main: Callable[[Started], Awaitable[None]]) -> NoRetu
     sys.exit(code)
 
 
-async def _supervise(name: str, main: Callable[[Started], Awaitable[None]]) -> None:
-    started = Started(name)
+async def _supervise(started: Started, main: Callable[[Started], Awaitable[None]]) -> None:
     loop = asyncio.get_running_loop()
     job = asyncio.ensure_future(main(started))
 
@@ -91,7 +102,7 @@ async def _supervise(name: str, main: Callable[[Started], Awaitable[None]]) -> N
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    telemetry.configure(name)
+    telemetry.configure(started.service)
     _serve_metrics(started.registry)
     try:
         await job

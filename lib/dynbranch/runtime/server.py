@@ -48,7 +48,7 @@ class GrpcServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self, *, ready: bool = True) -> str:
-        """Listen; returns "host:port" with the real port. Raises RuntimeError when the address is taken."""
+        """Listen; returns "host:port" with the real port. Raises OSError when it can not."""
         server = grpc.aio.server(
             interceptors=(ContextPropagation(), Boundary(self._default_deadline_s)),
             options=SERVER_OPTIONS,
@@ -61,7 +61,11 @@ class GrpcServer:
         reflection.enable_server_reflection(
             (*names, "grpc.health.v1.Health", reflection.SERVICE_NAME), server
         )
-        port = server.add_insecure_port(self._listen)
+        try:
+            port = server.add_insecure_port(self._listen)
+        except RuntimeError:
+            reason = "the port is taken, or the host is not this machine's"
+            raise OSError(f"can not listen on {self._listen}: {reason}") from None
         self._server = server
         await self.set_ready(ready)
         await server.start()

@@ -121,6 +121,22 @@ def test_a_hit_links_to_the_execution_that_it_serves(
         assert link[0] != hit.trace_id
 
 
+def test_what_readme_shows_works_as_it_is_written(tmp_path: Path) -> None:
+    """README's Python example, word for word but for the port: a miss, then a hit."""
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    with up(tmp_path) as (_, url):
+        code = example.replace("http://127.0.0.1:8080", url)
+        assert code != example
+        said = [
+            subprocess.run(
+                (sys.executable, "-c", code), capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for _ in range(2)
+        ]
+    assert said == ["miss", "hit"]
+
+
 @contextmanager
 def up(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """``dynbranch up`` until it says that it is up; ended by Ctrl-C."""

@@ -93,3 +93,26 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 def test_variable_names() -> None:
     assert variable(Settings, "engine_agent", "slots") == "DYNBRANCH_ENGINE_AGENT_SLOTS"
     assert variable(Settings, "csl", "enabled") == "DYNBRANCH_ENABLED"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("DYNBRANCH_ENABLE", "DYNBRANCH_ENABLED"), ("DYNBRANCH_GATWAY_CSL", "DYNBRANCH_GATEWAY_CSL")],
+)
+def test_a_misspelt_variable_of_any_kind_is_refused(name: str, nearest: str) -> None:
+    class Settings(BaseSettings):
+        csl: str = ""
+
+    with pytest.raises(ConfigError, match=nearest):
+        load_settings(Settings, service="gateway", environ={name: "false"})
+
+
+def test_other_services_shared_variables_and_kubernetes_links_are_nobodys_mistake() -> None:
+    class Settings(BaseSettings):
+        listen: str = ""
+
+    others = ("DYNBRANCH_CSL_DATA_DIR", "DYNBRANCH_ENABLED", "DYNBRANCH_GATEWAY_SERVICE_HOST")
+    load_settings(Settings, service="gateway", environ=dict.fromkeys(others, "x"))
+    load_settings(Settings, service="gateway", environ={"DYNBRANCH_GATEWAY_PORT": "tcp://10.0.0.1:80"})
+    with pytest.raises(ConfigError):
+        load_settings(Settings, service="gateway", environ={"DYNBRANCH_GATEWAY_PORT": "8080"})

@@ -19,7 +19,7 @@ class Binding(StrEnum):
 
 
 class CslSettings(BaseSettings):
-    listen: str = Field("127.0.0.1:50051", description="host:port to serve gRPC on; port 0 takes a free one")
+    listen: str = Field("127.0.0.1:7610", description="host:port to serve gRPC on; port 0 takes a free one")
     data_dir: Path = Field(Path("dynbranch-csl"), description="directory of the store; made when absent")
     binding: Binding = Field(
         Binding.ROCKSDICT, description="the library that reaches RocksDB: rocksdict or rocksdb-py"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from dynbranch.clients.csl import GrpcCsl
 from dynbranch.domain.engine import AgentKind
 from dynbranch.engine_agent.config import EngineAgentSettings
@@ -56,7 +59,7 @@ def _embedded(settings: EngineAgentSettings, timeouts: Timeouts) -> EmbeddedSett
         raise ConfigError("DYNBRANCH_ENGINE_AGENT_MODEL_PATH: no weights are installed; name a GGUF file")
     return EmbeddedSettings(
         model_path=path,
-        model_id=settings.model_id or path.stem,
+        model_id=settings.model_id or model_name(path),
         slots=settings.slots or DEFAULT_EMBEDDED_SLOTS,
         threads=settings.threads,
         context_tokens=settings.context_tokens,
@@ -64,6 +67,11 @@ def _embedded(settings: EngineAgentSettings, timeouts: Timeouts) -> EmbeddedSett
         level=settings.level,
         timeouts=timeouts,
     )
+
+
+def model_name(path: Path) -> str:
+    """The file's name without its quantisation, which belongs to the fingerprint and not to the name."""
+    return re.sub(r"[.-](I?Q\d\w*|[BF]F?\d+)$", "", path.stem, flags=re.IGNORECASE) or path.stem
 
 
 def limits_of(settings: EngineAgentSettings) -> Limits:
