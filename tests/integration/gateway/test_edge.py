@@ -7,7 +7,9 @@ import json
 
 import pytest
 from dynbranch.engine_agent.fake import Script
-from integration.gateway.world import GREEDY, MODEL, Plan, World, eventually, running_world
+from dynbranch.gateway.directory import Directory
+from dynbranch.gateway.endpoints.probes import Readiness
+from integration.gateway.world import GREEDY, MODEL, Plan, RawEngine, World, eventually, running_world
 
 
 @pytest.mark.parametrize(
@@ -102,10 +104,43 @@ async def test_ready_says_what_is_missing() -> None:
         await eventually(lambda: "csl: unreachable" in world.gateway.readiness.absent())
 
 
+@pytest.mark.parametrize("known", ["configured", "remembered"])
+async def test_without_agents_it_is_ready_while_an_engine_is_known(raw_engine: RawEngine, known: str) -> None:
+    plan = Plan(bypass_url=raw_engine.url)
+    if known == "configured":
+        plan = Plan(settings={"engine_url": raw_engine.url})
+    async with running_world(plan) as world:
+        for agent in world.agents.values():
+            agent.lose()
+        await eventually(lambda: len(world.gateway.readiness.absent()) == 2)
+        assert (await world.chat()).outcome == "bypass"
+        answer = await world.get("/readyz")
+        assert (answer.status, answer.json["ready"], answer.json["degraded"]) == (200, True, True)
+        assert any("model-a:1" in part for part in answer.json["absent"])
+
+
+async def test_an_agent_that_never_came_leaves_nothing_to_serve_with(world: World) -> None:
+    directory = Directory(
+        ["never:1"],
+        lambda address: world.agents["model-a:1"],
+        occupancy_interval_ms=20,
+        silence_s=60,
+        clock=world.agents["model-a:1"].clock,
+    )
+    for url, ready in (("", False), ("http://engine", True)):
+        readiness = Readiness(
+            engine_url=url,
+            gate=world.gateway.gate,
+            directory=directory,
+            clock=world.agents["model-a:1"].clock,
+            grace_s=0,
+        )
+        assert (not readiness.missing()) is ready and readiness.absent()
+
+
 async def test_at_the_start_every_part_is_waited_for() -> None:
     async with running_world(Plan()) as world:
         fresh = type(world.gateway.readiness)(
-            enabled=True,
             engine_url="",
             gate=world.gateway.gate,
             directory=world.gateway.directory,
@@ -126,6 +161,33 @@ async def test_metrics_count_outcomes(world: World) -> None:
     assert 'dynbranch_gateway_requests_total{failed="false",kind="chat",outcome="miss"} 1.0' in text
     assert 'dynbranch_gateway_errors_total{code="unknown_path"} 1.0' in text
     assert "dynbranch_gateway_agents_available 2.0" in text
+
+
+async def test_what_is_refused_is_no_miss_and_no_arrival(world: World) -> None:
+    bodies = (b"{", json.dumps({**GREEDY, "model": "none"}).encode(), json.dumps(GREEDY).encode())
+    assert [(await world.chat(body)).status for body in bodies] == [400, 404, 200]
+    text = (await world.get("/metrics")).body.decode()
+    assert 'dynbranch_gateway_requests_total{failed="true",kind="chat",outcome="refused"} 2.0' in text
+    assert 'outcome="miss"} 1.0' in text
+    await eventually(lambda: reported(world, arrivals=1, outcomes={"miss": 1}))
+
+
+async def test_what_is_forwarded_raw_is_an_arrival_too(raw_engine: RawEngine) -> None:
+    async with running_world(Plan(bypass_url=raw_engine.url)) as world:
+        await world.chat(headers={"x-dynbranch-bypass": "1"})
+        await world.post("/v1/embeddings", {})
+        await eventually(lambda: reported(world, arrivals=2, outcomes={"bypass": 2}))
+
+
+async def reported(world: World, *, arrivals: int, outcomes: dict[str, int]) -> bool:
+    summary = await world.controller.summary(timeout_s=1)
+    return summary.arrivals == arrivals and dict(summary.outcomes) == outcomes
+
+
+async def test_an_unknown_model_is_told_what_is_served(world: World) -> None:
+    for answer in (await world.chat(model="none"), await world.get("/v1/models/none")):
+        assert answer.status == 404 and answer.error["code"] == "model_not_found"
+        assert f"Served here: '{MODEL}'." in answer.error["message"]
 
 
 async def test_one_connection_serves_many_requests(world: World) -> None:

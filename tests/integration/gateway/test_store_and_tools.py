@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any
 
 import pytest
 from dynbranch.engine_agent.fake import Script
-from integration.gateway.world import GREEDY, World, eventually, tool_script
+from integration.gateway.world import (
+    GREEDY,
+    MODEL,
+    Plan,
+    RawEngine,
+    World,
+    eventually,
+    running_world,
+    tool_script,
+)
 
 TOOL = "/dynbranch/v1/tools/"
 WRITES = "/dynbranch/v1/writes"
@@ -149,3 +159,32 @@ async def test_explain_says_why_not(world: World) -> None:
     world.csl.down = True
     assert (await explained(world))["outcome"] == "miss"
     assert (await world.post("/dynbranch/v1/explain", b"{")).status == 400
+
+
+async def test_explain_foretells_a_request_that_goes_raw(raw_engine: RawEngine) -> None:
+    async with running_world(Plan(bypass_url=raw_engine.url)) as world:
+        assert (await explained(world, {"x-dynbranch-bypass": "1"}))["outcome"] == "bypass"
+        assert (await explained(world, temperature=1))["outcome"] == "miss"
+        assert (await world.chat(temperature=1)).outcome == "miss"
+        world.agents["model-a:1"].lose()
+        await eventually(lambda: world.gateway.readiness.absent())
+        foretold = await explained(world)
+        assert foretold["outcome"] == (await world.chat()).outcome == "bypass"
+        assert "No agent takes work" in foretold["why"]
+    async with running_world(Plan(settings={"enabled": False}, bypass_url=raw_engine.url)) as world:
+        for model in (MODEL, "unheard-of"):
+            foretold = await explained(world, model=model)
+            assert foretold["outcome"] == (await world.chat(model=model)).outcome == "bypass"
+            assert "disabled" in foretold["why"]
+    async with running_world(Plan(settings={"enabled": False})) as world:
+        assert (await explained(world))["outcome"] == "refused"
+
+
+async def test_explain_says_who_shares() -> None:
+    async with running_world(Plan()) as world:
+        assert (await explained(world))["sharing"] == "tenant default, nothing forwarded"
+        said = (await explained(world, {"authorization": "Bearer k"}))["sharing"]
+        start = hashlib.sha256(b"Bearer k").hexdigest()[:8]
+        assert said == f"tenant default, with the Authorization header sent (sha256 {start}…)"
+    async with running_world(Plan(settings={"sharing": "all"})) as world:
+        assert (await explained(world))["sharing"] == "everybody"

@@ -15,7 +15,7 @@ from dynbranch.gateway.arrivals import sharing_group
 from dynbranch.gateway.core.reuse_policy import ReusePolicy, storable, why_not_reused
 from dynbranch.gateway.edge.exchange import Exchange
 from dynbranch.gateway.edge.routes import ANY, Route, Routes
-from dynbranch.gateway.protocols.errors import ApiError
+from dynbranch.gateway.protocols.errors import ApiError, unknown_model
 from dynbranch.gateway.reporter import Reporter
 from dynbranch.gateway.tenants import load_tenants
 from dynbranch.runtime.clock import ManualClock
@@ -174,3 +174,9 @@ def test_the_request_and_the_model_may_forbid_reuse() -> None:
 def test_only_tools_with_a_source_are_stored() -> None:
     assert storable(Freshness.VERSIONED, "s") and storable(Freshness.IMMUTABLE, "")
     assert not storable(Freshness.NONE, "s") and not storable(Freshness.WRITES_REPORTED, "")
+
+
+def test_an_unknown_model_names_ten_others_at_most() -> None:
+    assert "No model is served here." in unknown_model("x", []).message
+    said = unknown_model("x", [f"m{number}" for number in range(12)]).message
+    assert "'m0'" in said and "'m9' and 2 more." in said and "'m10'" not in said

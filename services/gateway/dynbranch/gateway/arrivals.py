@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +18,7 @@ from dynbranch.gateway.core.request_headers import OptOuts, parse_identity, pars
 from dynbranch.gateway.core.reuse_policy import ReusePolicy, storable, why_not_reused
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
-from dynbranch.gateway.protocols.errors import ApiError
+from dynbranch.gateway.protocols.errors import ApiError, unknown_model
 from dynbranch.naming.document import parse_body
 from dynbranch.naming.fingerprint import joined_digest
 from dynbranch.naming.name import reuse_name
@@ -157,13 +159,10 @@ class Arrivals:
         match choose_pool(offers, undescribed=self._directory.undescribed):
             case Pool() as pool:
                 return pool
+            case NoPool.UNKNOWN if self._directory.agents and kind == "model":
+                raise unknown_model(wanted, self._directory.served_models())
             case NoPool.UNKNOWN if self._directory.agents:
-                raise ApiError(
-                    404,
-                    f"The {kind} {wanted[:200]!r} does not exist.",
-                    code=f"{kind}_not_found",
-                    param="model" if kind == "model" else None,
-                )
+                raise ApiError(404, f"The {kind} {wanted[:200]!r} does not exist.", code=f"{kind}_not_found")
             case NoPool.UNKNOWN | NoPool.UNDESCRIBED:
                 raise OnlyRaw(f"no agent that serves the {kind} {wanted[:200]!r} is known yet")
 
@@ -193,6 +192,17 @@ class Arrivals:
             case _:
                 return ()
 
+    def sharing(self, arrival: Arrival) -> str:
+        """Who shares the result, for people. A key shows by its SHA-256 alone, and that not whole."""
+        if self._policy.shares_all:
+            return "everybody"
+        sent = [
+            f"the {name.title()} header sent (sha256 {_short_digest(value)}…)"
+            for name, value in arrival.stage.forward_headers
+        ]
+        with_what = f"with {' and '.join(sent)}" if sent else "nothing forwarded"
+        return f"tenant {arrival.stage.identity.tenant}, {with_what}"
+
     def _forwarded(self, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         if self._policy.hides_keys:
             return ()
@@ -206,6 +216,20 @@ def sharing_group(tenant: str, forwarded: tuple[tuple[str, str], ...]) -> str:
         return group
     parts = (text.encode() for header in forwarded for text in header)
     return f"forwarded/{joined_digest(b'dynbranch/forwarded/1', parts).hex()}/{group}"
+
+
+def _short_digest(value: str) -> str:
+    return hashlib.sha256(value.encode("latin-1")).hexdigest()[:8]
+
+
+def model_in(body: bytes) -> str:
+    """The model that a body names, if it can be told; the engine judges the body itself."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    model = document.get("model") if isinstance(document, dict) else None
+    return model if isinstance(model, str) else ""
 
 
 def _order_of(request: NormalisedRequest, group: str, fingerprint: Digest) -> tuple[bytes, Name]:

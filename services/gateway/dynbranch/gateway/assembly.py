@@ -78,7 +78,6 @@ class Gateway:
         self.gate = self._new_gate()
         self.reporter = self._new_reporter()
         self.readiness = Readiness(
-            enabled=settings.enabled,
             engine_url=settings.engine_url,
             gate=self.gate,
             directory=self.directory,
@@ -192,6 +191,7 @@ class Gateway:
             directory=self.directory,
         )
         store = StoreEndpoints(
+            enabled=self._settings.enabled,
             csl=self._csl,
             arrivals=arrivals,
             desk=self.desk,

@@ -63,9 +63,11 @@ class Account:
     demand_id: DemandId
     level: Level | None = None
     name: Name | None = None
-    outcome: Outcome = Outcome.MISS
+    outcome: Outcome = Outcome.REFUSED
     saved_ms: float = 0.0
     failed: bool = False
+    arrived: bool = False
+    """Whether it was told to the controller; what was not has no outcome there either."""
     aside: str = ""
     """Why the request is to be forwarded raw; empty when it is not."""
     timings_ms: list[tuple[str, float]] = field(default_factory=list)

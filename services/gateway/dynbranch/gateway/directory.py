@@ -114,6 +114,11 @@ class Directory:
         """``model`` is an id or an alias."""
         return [self._offer(agent, *agent.models[model]) for agent in self.agents if model in agent.models]
 
+    def served_models(self) -> tuple[str, ...]:
+        """The ids of all models that agents have described, in order; aliases are left out."""
+        described = (agent.description for agent in self.agents if agent.description)
+        return tuple(sorted({model.id for description in described for model in description.models}))
+
     def offers_of_tool(self, tool: str) -> list[Offer]:
         return [self._offer(agent, *agent.tools[tool]) for agent in self.agents if tool in agent.tools]
 

@@ -10,6 +10,7 @@ from dynbranch.domain.events import ArrivalSeen, OutcomeSeen
 from dynbranch.domain.ids import DemandId, Name
 from dynbranch.domain.reuse import Identity
 from dynbranch.gateway.conductor import Account
+from dynbranch.gateway.core.outcome import Outcome
 from dynbranch.gateway.reporter import Reporter
 from dynbranch.naming.chunks import MalformedLog, usage
 from dynbranch.runtime import telemetry
@@ -92,6 +93,10 @@ class Observer:
     def arrived(
         self, account: Account, identity: Identity, target: str, name: Name | None, *, streaming: bool
     ) -> None:
+        """The request is going to be served. Its second telling, by way of the raw path, is none."""
+        if account.arrived:
+            return
+        account.arrived, account.outcome = True, Outcome.MISS
         if self._reporter is not None:
             self._reporter.report(
                 ArrivalSeen(self._clock.unix_ms(), account.demand_id, identity, target, name, streaming)
@@ -109,7 +114,7 @@ class Observer:
         counts = _counts(account.tail) if kind == "chat" else {}
         if span.is_recording():
             _describe(span, account, counts)
-        if self._reporter is not None:
+        if self._reporter is not None and account.arrived:
             self._reporter.report(self._outcome(account, outcome, latency_ms, counts))
 
     def _outcome(

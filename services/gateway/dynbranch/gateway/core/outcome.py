@@ -14,6 +14,8 @@ class Outcome(Enum):
     JOINED = "joined"
     MISS = "miss"
     BYPASS = "bypass"
+    REFUSED = "refused"
+    """It ended before anything was demanded or forwarded."""
 
 
 @dataclass(frozen=True, slots=True)

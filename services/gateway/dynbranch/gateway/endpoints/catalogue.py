@@ -8,7 +8,7 @@ from typing import Any
 from dynbranch.domain.engine import ModelDescription, ToolDescription
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.edge.exchange import Exchange
-from dynbranch.gateway.protocols.errors import JSON, ApiError
+from dynbranch.gateway.protocols.errors import JSON, unknown_model
 from dynbranch.gateway.protocols.members import dump
 
 
@@ -28,9 +28,7 @@ class CatalogueEndpoints:
             if name == model.id or name in model.aliases:
                 await _answer(exchange, self._model(model))
                 return
-        raise ApiError(
-            404, f"The model {name[:200]!r} does not exist.", code="model_not_found", param="model"
-        )
+        raise unknown_model(name, sorted(model.id for model in self._ready_models()))
 
     async def tools(self, exchange: Exchange, _: str) -> None:
         tools = {

@@ -22,20 +22,19 @@ class Readiness:
 
     In the first ``grace_s`` after the start everything that is configured is waited for, so that nobody's
     first request meets half a system. Later, a part that is gone degrades the service and no more, since
-    every part but the last engine can be done without.
+    every part but the last engine can be done without: with no agent, requests go raw to an engine whose
+    address is configured or was told by an agent.
     """
 
     def __init__(
         self,
         *,
-        enabled: bool,
         engine_url: str,
         gate: CslGate | None,
         directory: Directory,
         clock: Clock,
         grace_s: float,
     ) -> None:
-        self._enabled = enabled
         self._engine_url = engine_url
         self._gate = gate
         self._directory = directory
@@ -69,9 +68,9 @@ class Readiness:
         return parts
 
     def _can_serve(self) -> bool:
-        if any(agent.available for agent in self._directory.agents) or self._engine_url:
+        if any(agent.available for agent in self._directory.agents):
             return True
-        return not self._enabled and bool(self._directory.engine_urls())
+        return bool(self._engine_url or self._directory.engine_urls())
 
 
 class ProbeEndpoints:
@@ -96,8 +95,8 @@ class ProbeEndpoints:
         await exchange.respond(200, JSON, dump({"status": "ok"}), [])
 
     async def ready(self, exchange: Exchange, _: str) -> None:
-        missing = self._readiness.missing()
-        body = {"ready": not missing, "missing": missing, "absent": self._readiness.absent()}
+        missing, absent = self._readiness.missing(), self._readiness.absent()
+        body = {"ready": not missing, "degraded": bool(absent), "missing": missing, "absent": absent}
         await exchange.respond(503 if missing else 200, JSON, dump(body), [])
 
     async def metrics(self, exchange: Exchange, _: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 
 from dynbranch.domain.engine import ModelDescription
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.ids import DemandId
 from dynbranch.domain.reuse import Identity
-from dynbranch.gateway.arrivals import Arrival, Arrivals, OnlyRaw
+from dynbranch.gateway.arrivals import Arrival, Arrivals, OnlyRaw, model_in
 from dynbranch.gateway.bypass import Body, Bypass, NotConnected, engine_url, tool_url
 from dynbranch.gateway.conductor import Account, Conductor
 from dynbranch.gateway.core.outcome import Outcome
@@ -84,6 +83,7 @@ class StageEndpoints:
                 account,
                 [engine_url(url, exchange) for url in urls[:1]],
                 exchange.body_parts(self._body_timeout_s) if exchange.has_body else None,
+                target="",
             )
 
     # -- serving -------------------------------------------------------------------------------------------
@@ -144,20 +144,27 @@ class StageEndpoints:
         return not self._enabled or parse_opt_outs(exchange.headers).bypass
 
     async def _chat_aside(self, exchange: Exchange, account: Account, body: bytes) -> None:
-        urls = self._arrivals.model_urls(await self._desk.read(body, _model_in, body))
-        await self._aside(exchange, account, [engine_url(url, exchange) for url in urls], body)
+        model = await self._desk.read(body, model_in, body)
+        urls = [engine_url(url, exchange) for url in self._arrivals.model_urls(model)]
+        await self._aside(exchange, account, urls, body, target=model)
 
     async def _tool_aside(self, exchange: Exchange, account: Account, name: str, body: bytes) -> None:
         urls = self._arrivals.tool_urls(name)
-        await self._aside(exchange, account, [tool_url(url, name, exchange) for url in urls], body)
+        raw_urls = [tool_url(url, name, exchange) for url in urls]
+        await self._aside(exchange, account, raw_urls, body, target=name)
 
-    async def _aside(self, exchange: Exchange, account: Account, urls: Sequence[str], body: Body) -> None:
+    async def _aside(
+        self, exchange: Exchange, account: Account, urls: Sequence[str], body: Body, *, target: str
+    ) -> None:
         """Forward to the first engine that can be reached: what has reached one may have run there. Raises
         ApiError (502, 503)."""
-        account.outcome, account.level, account.name = Outcome.BYPASS, None, None
+        account.level, account.name = None, None
         if not urls:
             raise ApiError(503, "No engine is known to serve this.", code="no_engine", retry_after_s=1)
-        await self._conductor.registered(self._identity_in(exchange), exchange)
+        identity = self._identity_in(exchange)
+        self._observer.arrived(account, identity, target, None, streaming=False)
+        account.outcome = Outcome.BYPASS
+        await self._conductor.registered(identity, exchange)
         for url in urls[:-1]:
             try:
                 await self._bypass.forward(exchange, url, body, account.report())
@@ -176,16 +183,6 @@ class StageEndpoints:
 
     def _account(self, exchange: Exchange) -> Account:
         return Account(exchange.request_id, exchange, DemandId(self._new_id()))
-
-
-def _model_in(body: bytes) -> str:
-    """The model that a body names, if it can be told; the engine judges the body itself."""
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        return ""
-    model = document.get("model") if isinstance(document, dict) else None
-    return model if isinstance(model, str) else ""
 
 
 def _describe(span: Span, arrival: Arrival) -> None:

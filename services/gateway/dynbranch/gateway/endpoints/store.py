@@ -10,7 +10,9 @@ from dynbranch.clients.ports import Csl, Unreachable
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.ids import InvalidId, Name, RecordId, parse_record
 from dynbranch.domain.reuse import DeclaredRead, Derivation, EntryView, Incarnation, Inspection, Invalidation
-from dynbranch.gateway.arrivals import Arrival, Arrivals, OnlyRaw
+from dynbranch.gateway.arrivals import Arrival, Arrivals, OnlyRaw, model_in
+from dynbranch.gateway.core.outcome import Outcome
+from dynbranch.gateway.core.request_headers import parse_opt_outs
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.edge.exchange import Exchange
@@ -28,11 +30,12 @@ _INSPECT_TIMEOUT_S = 5.0
 
 
 class StoreEndpoints:
-    """``csl`` None: DynBranch is disabled, and the store is never called."""
+    """``enabled`` False: every request goes raw to the engine. ``csl`` None: the store is never called."""
 
     def __init__(
         self,
         *,
+        enabled: bool,
         csl: Csl | None,
         arrivals: Arrivals,
         desk: Desk,
@@ -42,6 +45,7 @@ class StoreEndpoints:
         body_timeout_s: float,
         write_timeout_s: float,
     ) -> None:
+        self._enabled = enabled
         self._csl = csl
         self._arrivals = arrivals
         self._desk = desk
@@ -103,17 +107,28 @@ class StoreEndpoints:
     async def explain(self, exchange: Exchange, _: str) -> None:
         """What would become of a chat request. Never executes, and is no demand."""
         body = await exchange.read_body(self._body_timeout_s)
+        why_aside = self._why_aside(exchange)
+        urls = self._arrivals.model_urls(await self._desk.read(body, model_in, body))
         try:
             arrival = await self._arrivals.chat(body, exchange.headers, self._tenants.of(exchange.headers))
-        except OnlyRaw as only_raw:
-            raise ApiError(503, f"{only_raw}.", code="no_engine", retry_after_s=1) from None
-        inspection, trouble = Inspection(None), "" if self._csl else "DynBranch is disabled."
+        except (OnlyRaw, ApiError) as problem:
+            if isinstance(problem, ApiError) and not why_aside:
+                raise
+            if not urls:
+                raise ApiError(503, f"{problem}.", code="no_engine", retry_after_s=1) from None
+            why = why_aside or f"It goes raw to the engine: {problem}."
+            await _answer(exchange, {"name": None, "outcome": Outcome.BYPASS.value, "why": why})
+            return
+        inspection, trouble = Inspection(None), "" if self._csl else "There is no store."
         if not trouble:
             try:
                 inspection = await self._inspect(arrival.full_name)
             except ApiError as failure:
                 trouble = failure.message
-        outcome, why = _foretold(arrival, inspection, trouble)
+        if why_aside:
+            outcome, why = _foretold_aside(why_aside, known=bool(urls))
+        else:
+            outcome, why = _executed(arrival, *_foretold(arrival, inspection, trouble))
         explained = await self._desk.read(body, _explained, arrival)
         await _answer(
             exchange,
@@ -121,6 +136,7 @@ class StoreEndpoints:
                 "name": arrival.full_name.hex(),
                 "outcome": outcome,
                 "why": why,
+                "sharing": self._arrivals.sharing(arrival),
                 **explained,
                 "agents": [
                     {"address": agent.address, "ready": agent.available, "in_flight": agent.load}
@@ -130,6 +146,12 @@ class StoreEndpoints:
                 **_inspection(inspection),
             },
         )
+
+    def _why_aside(self, exchange: Exchange) -> str:
+        if not self._enabled:
+            return "DynBranch is disabled: every request goes raw to the engine."
+        asked = parse_opt_outs(exchange.headers).bypass
+        return "The request asks to go raw to the engine." if asked else ""
 
     def _store(self) -> Csl:
         if self._csl is None:
@@ -200,6 +222,21 @@ def _foretold(arrival: Arrival, inspection: Inspection, trouble: str) -> tuple[s
     if inspection.history:
         return "miss", _why_it_went(inspection.history[0])
     return "miss", "Nothing is stored under this name."
+
+
+def _foretold_aside(why: str, *, known: bool) -> tuple[str, str]:
+    if known:
+        return Outcome.BYPASS.value, why
+    return Outcome.REFUSED.value, f"{why} But no engine's address is known."
+
+
+def _executed(arrival: Arrival, outcome: str, why: str) -> tuple[str, str]:
+    """What must execute goes raw where no agent takes work."""
+    if outcome != Outcome.MISS.value or arrival.pool.members:
+        return outcome, why
+    if arrival.stage.plan.may_stand_aside:
+        return Outcome.BYPASS.value, f"{why} No agent takes work: it goes raw to the engine."
+    return outcome, f"{why} No agent takes work, so that it would fail now."
 
 
 def _why_it_went(last: Invalidation) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dynbranch.domain.engine import Failed
@@ -16,6 +17,7 @@ from dynbranch.domain.errors import (
 from dynbranch.gateway.protocols.members import dump
 
 JSON = b"application/json"
+_NAMES, _NAME_CHARACTERS = 10, 100
 _PRINTABLE = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,99}")
 
 
@@ -39,6 +41,15 @@ class ApiError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
         self.headers = headers
+
+
+def unknown_model(wanted: str, served: Sequence[str]) -> ApiError:
+    """A 404 that names what could have been asked for, as far as it fits a line."""
+    names = ", ".join(repr(name[:_NAME_CHARACTERS]) for name in served[:_NAMES])
+    more = f" and {len(served) - _NAMES} more" if len(served) > _NAMES else ""
+    known = f"Served here: {names}{more}." if served else "No model is served here."
+    message = f"The model {wanted[:200]!r} does not exist. {known}"
+    return ApiError(404, message, code="model_not_found", param="model")
 
 
 @dataclass(frozen=True, slots=True)
