@@ -114,7 +114,8 @@ def _entry_tables(answer: Mapping[str, Any]) -> list[Table]:
 
 
 def _explanation_tables(answer: Mapping[str, Any]) -> list[Table]:
-    summary = {key: answer[key] for key in ("name", "outcome", "why", "model", "level") if key in answer}
+    shown = ("name", "outcome", "why", "model", "level", "sharing")
+    summary = {key: answer[key] for key in shown if answer.get(key) is not None}
     fields = Table("field", "class", title="fields", title_justify="left")
     for each in answer.get("fields", []):
         unknown = "" if each["known"] else " (unknown: it determines)"
