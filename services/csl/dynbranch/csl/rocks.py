@@ -394,8 +394,8 @@ def _options(sizes: Sizes) -> Options:
     table = BlockBasedOptions()
     table.set_block_cache(Cache(sizes.block_cache))
     table.set_bloom_filter(10, False)
-    # Indexes and filters stay beside the cache: a hundredth of the data, while reading one of them anew, half a
-    # megabyte, would cost more than the whole demand.
+    # Indexes and filters stay beside the cache: they are a hundredth of the data, and to read one of them
+    # anew, half a megabyte, would cost more than the whole demand.
     table.set_cache_index_and_filter_blocks(False)
     table.set_block_size(8 << 10)
     options.set_block_based_table_factory(table)
