@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dynbranch.domain.ids import DemandId, GenerationId, Instant, LeaseId, Name, RecordId, is_whole, source_of
+from dynbranch.csl.core.written import Written
+from dynbranch.domain.ids import DemandId, GenerationId, Instant, LeaseId, Name, RecordId, source_of
 from dynbranch.domain.reuse import GenerationRef, Lease, ReadScope
 
 _Key = TypeVar("_Key")
@@ -31,20 +32,6 @@ class LeaseRow:
 
 def sources_of(scope: ReadScope) -> frozenset[str]:
     return frozenset(scope.sources) | {source_of(read.record) for read in scope.declared}
-
-
-def is_hit(scope: ReadScope, records: Iterable[RecordId]) -> RecordId | None:
-    """The written record that an execution of this scope may have read an older version of."""
-    declared = {read.record for read in scope.declared}
-    whole_declared = {source_of(record) for record in declared if is_whole(record)}
-    declared_sources = {source_of(record) for record in declared}
-    for record in records:
-        source = source_of(record)
-        if source in scope.sources or record in declared or source in whole_declared:
-            return record
-        if is_whole(record) and source in declared_sources:
-            return record
-    return None
 
 
 class LeaseTable:
@@ -145,14 +132,11 @@ class LeaseTable:
     def close_written(self, records: tuple[RecordId, ...]) -> int:
         """A write: leases that may have read an older version accept no follower and commit nothing."""
         closed = 0
-        touched = {
-            lease_id
-            for source in {source_of(record) for record in records}
-            for lease_id in self._by_source.get(source, ())
-        }
+        written = Written(records)
+        touched = {lease_id for source in written.sources for lease_id in self._by_source.get(source, ())}
         for lease_id in touched:
             row = self._rows[lease_id]
-            record = is_hit(row.lease.scope, records)
+            record = None if row.closed_by else written.hit_in(row.lease.scope)
             if record is not None:
                 closed += self._close(row, f"write to {record}")
         return closed

@@ -25,6 +25,7 @@ from dynbranch.csl.core import cascade, graph, history, rows, versions
 from dynbranch.csl.core.cascade import Condemned
 from dynbranch.csl.core.rows import DerivationRow, Meta, Node
 from dynbranch.csl.core.store import Inconsistent, Transaction, View
+from dynbranch.csl.core.written import Written
 from dynbranch.domain.ids import Name, RecordId, UnixMs, Version, is_whole, source_of, whole
 from dynbranch.domain.reuse import Incarnation, Invalidation
 
@@ -49,16 +50,6 @@ class Writing:
     version: Version
     at: UnixMs
     reporter: str
-
-    def hits(self, record: RecordId) -> RecordId | None:
-        """The written record that a read of ``record`` falls with."""
-        if self.records is None:
-            return record
-        source = source_of(record)
-        for written in self.records:
-            if source_of(written) == source and (written == record or is_whole(written) or is_whole(record)):
-                return whole(source) if is_whole(written) or is_whole(record) else written
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +78,7 @@ class Planning:
         part_nodes: int,
     ) -> None:
         self.writing = writing
+        self._written = None if writing.records is None else Written(writing.records)
         self.staged = staged
         self.dead: dict[Name, int] = {}
         self.whole: list[Condemned] = []
@@ -156,13 +148,20 @@ class Planning:
             if node.name in self._heads:
                 self._heads[node.name] = self._head(view, node.name)
             for read in derivation.reads:
-                written = self.writing.hits(read.record)
+                written = self._hit_by(read.record)
                 if written is not None:
                     self._pending.append((node, written))
             for producer in derivation.producers:
                 self._late_children.setdefault(producer, []).append(node)
                 if self.dead.get(producer.name) == producer.number:
                     self._pending.append((node, producer))
+
+    def _hit_by(self, record: RecordId) -> RecordId | None:
+        """The record to blame when a derivation that read ``record`` falls, as the index ranges have it."""
+        if self._written is None:
+            return record
+        written = self._written.hit_by(record)
+        return whole(source_of(record)) if written is not None and is_whole(record) else written
 
     def _lose(self, view: View, node: Node, cause: Cause) -> None:
         name = node.name
