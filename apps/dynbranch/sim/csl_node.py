@@ -82,6 +82,7 @@ class CslNode(Node):
         self.library = self._cores.library(limits=self._limits, new_id=self._new_id, view=self.rows)
         self.book = LeaseBook()
         self._writes: deque[_Waiting] = deque()
+        self._arriving: set[tuple[str, str]] = set()
         self._slicing = False
         self._planning = False
         self.later(HOUSEKEEPING_S, self._housekeeping)
@@ -126,10 +127,18 @@ class CslNode(Node):
         self.outcomes[word] = self.outcomes.get(word, 0) + 1
         self._trace.note(self.name, word, event.name[:4], event.demand_id)
         self.book.answered(event, outcome, self.rows, self.heap.now)
+        workflow = (event.identity.tenant, event.identity.workflow_id)
         if durable:
-            self._flush(lambda: respond(outcome))
-        else:
+            self._arriving.add(workflow)
+        if workflow not in self._arriving:
             respond(outcome)
+            return
+
+        def arrived() -> None:
+            self._arriving.discard(workflow)
+            respond(outcome)
+
+        self._flush(arrived)
 
     def commit(self, event: Commit, respond: Respond[CommitOutcome]) -> None:
         outcome = self._do(lambda: self.library.commit(event, self.rows, self._moment()), respond)

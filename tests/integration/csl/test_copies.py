@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from dynbranch.cli.main import app
+from dynbranch.csl import copies
 from dynbranch.csl.core import rows
 from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.core.rows import Node
@@ -20,7 +21,7 @@ from dynbranch.csl.fake import digest, name_of
 from dynbranch.csl.rocks import DataDirectory, RocksKeyValue, Sizes
 from dynbranch.csl.service import opened_shell
 from dynbranch.csl.shell import Shell
-from dynbranch.domain.ids import DemandId, GenerationId, RecordId, Version
+from dynbranch.domain.ids import DemandId, GenerationId, RecordId, UnixMs, Version
 from dynbranch.domain.reuse import (
     Commit,
     Committed,
@@ -210,6 +211,38 @@ def test_a_backup_goes_to_an_empty_place_too_and_is_checked_before(directory: Pa
 
 
 @pytest.mark.promise("C1.restore")
+def test_a_restore_forgets_the_damage_of_a_database_that_is_gone(directory: Path, tmp_path: Path) -> None:
+    assert run("backup", str(directory), str(tmp_path / "copy"))[0] == 0
+    DataDirectory(directory).mark_damaged("by hand")
+    shutil.rmtree(directory / "rocks")
+    assert run("restore", str(tmp_path / "copy"), str(directory))[0] == 0
+    assert found_problems(directory) == []
+    assert with_shell(directory, served) == {"pure"}
+
+
+def test_a_backup_into_the_database_itself_is_refused(directory: Path) -> None:
+    before = sorted((directory / "rocks").iterdir())
+    for target in (directory / "rocks" / "copy", directory / "rocks" / ".." / "rocks" / "a" / "b"):
+        status, output = run("backup", str(directory), str(target))
+        assert status == 1 and "inside" in output
+    assert sorted((directory / "rocks").iterdir()) == before
+
+
+@pytest.mark.parametrize(("step", "said", "unsaid"), [(1, "newer", "older"), (-1, "older", "newer")])
+def test_the_check_tells_a_newer_format_from_an_older(
+    directory: Path, step: int, said: str, unsaid: str
+) -> None:
+    def other_format(view: View) -> dict[bytes, bytes | None]:
+        meta = view.get(rows.META)
+        assert meta is not None
+        return {rows.META: rows.with_format(meta, rows.FORMAT + step)}
+
+    plant(directory, other_format)
+    status, output = run("check", str(directory))
+    assert status == 1 and said in output and unsaid not in output
+
+
+@pytest.mark.promise("C1.restore")
 def test_a_whole_directory_that_was_copied_back_begins_a_new_epoch(directory: Path, tmp_path: Path) -> None:
     """With the file beside it: nothing in the files says that time has gone back, but their places do."""
     shutil.copytree(directory, tmp_path / "copy", copy_function=shutil.copy2)
@@ -267,3 +300,31 @@ async def store_again(shell: Shell, what: str, read: str) -> None:
     )
     assert isinstance(outcome, Miss) and outcome.lease is not None
     await shell.commit(Commit(outcome.lease, b"x", digest("x"), Level.SOURCED, 1.0, reads=(RecordId(read),)))
+
+
+@pytest.mark.promise("C1.restore")
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_first_start_after_a_restore_that_is_interrupted_serves_nothing_stale(
+    tmp_path: Path, by_hand: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    with_shell(data, fill)
+    if by_hand:
+        shutil.copytree(data, copy)
+    else:
+        copies.back_up(DataDirectory(data), copy, SIZES, UnixMs(0))
+    with_shell(data, lambda shell: shell.write([RecordId("docs/1")], reporter="test"))
+    if by_hand:
+        shutil.rmtree(data)
+        shutil.copytree(copy, data)
+    else:
+        copies.restore(copy, DataDirectory(data), SIZES, UnixMs(1))
+
+    async def die(self: Shell, epoch: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shell, "begin_epoch", die)
+        with pytest.raises(KeyboardInterrupt):
+            with_shell(data, served)
+    assert with_shell(data, served) == {"pure"}

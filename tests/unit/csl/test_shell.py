@@ -252,3 +252,47 @@ async def test_metrics_show_what_happened(shell: Shell) -> None:
     assert "dynbranch_csl_hits_total 1.0" in text
     assert "dynbranch_csl_entries 1.0" in text
     assert "dynbranch_csl_guard_misses_total 0.0" in text
+
+
+@pytest.mark.promise("C1.first_arrival")
+async def test_no_demand_of_a_new_workflow_is_answered_before_its_arrival_is_durable(
+    shell: Shell, disk: Disk
+) -> None:
+    def arriving(what: str, workflow: str) -> Demand:
+        ids = (DemandId(what.encode().ljust(16)), GenerationId(what.encode().rjust(16)))
+        identity = Identity(workflow_id=workflow)
+        return Demand(ids[0], name_of(what), identity, DOCS, GenerationRef(ids[1], "agent:1"))
+
+    await shell.demand(arriving("known", "old"))
+    disk.gate.clear()
+    asked = [asyncio.ensure_future(shell.demand(arriving(what, "new"))) for what in ("first", "second")]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not any(one.done() for one in asked), "the second found a row that a power loss may take"
+    assert isinstance(await shell.demand(arriving("third", "old")), Miss), "others do not wait"
+    disk.gate.set()
+    assert all(isinstance(outcome, Miss) for outcome in await asyncio.gather(*asked))
+    flushes = disk.flushes
+    await shell.demand(arriving("fourth", "new"))
+    assert disk.flushes == flushes
+
+
+@pytest.mark.promise("C1.durability")
+async def test_the_floor_follows_writes_too(disk: Disk, clock: ManualClock) -> None:
+    kept: list[int] = []
+    core = Library(limits=Limits(max_versions=3), new_id=counting_ids(), view=disk)
+    shell = Shell(disk, core, clock, run_blocking=disk.run_blocking, keep=lambda: kept.append(disk.flushes))
+    async with Tasks() as tasks:
+        shell.start(tasks)
+        for number in range(8):
+            await shell.write([RecordId(f"docs/{number}")], reporter="test")
+        for _ in range(20):
+            clock.advance(1.0)
+            await asyncio.sleep(0)
+        assert kept, "writes are durable by themselves; the floor is moved all the same"
+        once = len(kept)
+        for _ in range(20):
+            clock.advance(1.0)
+            await asyncio.sleep(0)
+        assert len(kept) <= once + 1, "and not when nothing happens"
+    assert sum(1 for _ in disk.scan(b"W")) <= 3, "version rows are bounded under writes alone"

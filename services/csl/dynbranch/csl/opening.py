@@ -72,7 +72,9 @@ def open_directory(
         place = directory.quarantine(now)
         _log.critical("the store is damaged and was set aside in %s; starting empty: %s", place, error)
         opened = _found(directory, sizes, max(oldest_epoch + 1, now), open_database, quarantined=str(error))
-    opened.keep()
+    if opened.new_epoch is None:
+        # A copy keeps the mark of being one until its new epoch is durable: this opening may not get so far.
+        opened.keep()
     return opened
 
 

@@ -26,6 +26,7 @@ from dynbranch.csl.core.events import (
     Write,
 )
 from dynbranch.csl.core.library import Library
+from dynbranch.csl.core.store import Batch
 from dynbranch.csl.durability import GroupCommit, RunBlocking, run_inline
 from dynbranch.csl.key_value import KeyValue, StoreFull
 from dynbranch.domain.errors import StoreFailed
@@ -77,6 +78,8 @@ class Shell:
         self._writing = asyncio.Lock()
         self._slices_wait = asyncio.Event()
         self._dirty = False
+        self._unkept = False
+        self._arriving: set[tuple[str, str]] = set()
         self._full_since: Instant | None = None
         self._failure: StoreFailed | None = None
         self._failed = asyncio.Event()
@@ -84,22 +87,23 @@ class Shell:
     # What callers ask
 
     async def demand(self, demand: Demand) -> DemandOutcome:
-        """All that a demand may have to write is its workflow's first arrival: durable before the answer, but
-        on a full disk it waits for room.
+        """All that a demand may have to write is its workflow's first arrival: durable before any demand of
+        the workflow is answered, but on a full disk it waits for room.
         """
         self._check()
+        workflow = (demand.identity.tenant, demand.identity.workflow_id)
         with self._guarded():
             decision = self.library.demand(demand, self._store, self._moment())
             if not decision.batch.empty:
                 try:
-                    self._store.apply(decision.batch)
-                    self._dirty = True
+                    self._apply(decision.batch)
+                    self._arriving.add(workflow)
                 except StoreFull as error:
                     self._say_full(error)
                     self.library.defer_arrivals(decision.batch)
         for effect in decision.effects:
             self._report(effect)
-        if decision.durable:
+        if workflow in self._arriving:
             with suppress(StoreFull):
                 await self._durable()
         return decision.reply
@@ -221,11 +225,14 @@ class Shell:
         with self._guarded():
             decision = decide()
             if not decision.batch.empty:
-                self._store.apply(decision.batch)
-                self._dirty = True
+                self._apply(decision.batch)
         for effect in decision.effects:
             self._report(effect)
         return decision
+
+    def _apply(self, batch: Batch) -> None:
+        self._store.apply(batch)
+        self._dirty = self._unkept = True
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -254,12 +261,14 @@ class Shell:
 
     async def _durable(self) -> None:
         self._dirty = False
+        arriving = set(self._arriving)
         try:
             with self._guarded():
                 await self._commit_group.durable()
         except StoreFull:
             self._dirty = True
             raise
+        self._arriving -= arriving
 
     def _fail(self, error: StoreFailed) -> None:
         if self._failure is None:
@@ -309,19 +318,25 @@ class Shell:
                 self.library.reread_condemned(self._store)
                 self._full_since = None
                 _log.warning("there is room again; the store takes writes")
-            await self._expire_entries()
-            if self._dirty:
-                self._do(lambda: self.library.forget_versions(self._store))
-        if not self._dirty:
-            return
-        await self._durable()
-        if self._keep is not None:
-            await self._run_blocking(self._keep)
+        await self._while_any(lambda: self.library.expire_entries(self._store, self._moment()))
+        await self._while_any(lambda: self.library.forget_versions(self._store))
+        if self._dirty:
+            await self._durable()
+        if self._unkept and self._keep is not None:
+            # Also when writes made everything durable themselves: the floor must follow them.
+            self._unkept = False
+            try:
+                await self._run_blocking(self._keep)
+            except BaseException:
+                self._unkept = True
+                raise
 
-    async def _expire_entries(self) -> None:
+    async def _while_any(self, decide: Callable[[], Decision[int]]) -> None:
+        """Repeat until nothing is left to do. Writes may come in between."""
         while True:
-            looked_at = self._do(lambda: self.library.expire_entries(self._store, self._moment()))
-            if not looked_at:
+            async with self._writing:
+                done = self._do(decide)
+            if not done:
                 return
             await asyncio.sleep(0)
 
