@@ -388,6 +388,43 @@ def test_too_many_reads_become_whole_sources() -> None:
     assert library.write("docs/77").invalidated_entries == 1
 
 
+def test_too_many_declared_reads_make_a_lease_on_whole_sources() -> None:
+    library = SteppedLibrary()
+    old, now = library.write("docs/old").version, library.write("notes/old").version
+    many = [DeclaredRead(RecordId(f"docs/{number}"), now) for number in range(Limits().max_reads)]
+    scope = ReadScope(declared=(*many, DeclaredRead(RecordId("notes/1"), old)))
+    lease = library.lease("a", scope=scope)
+    assert lease.scope.declared == (
+        DeclaredRead(RecordId("docs/*"), old),
+        DeclaredRead(RecordId("notes/*"), old),
+    )
+    assert reason(library.commit(lease)) is Refusal.STALE_READ, "notes were written after the oldest version"
+    lease = library.lease("b", scope=ReadScope(declared=(*many, DeclaredRead(RecordId("docs/x"), now))))
+    assert library.write("docs/77").closed_leases == 1
+    assert reason(library.commit(lease)) is Refusal.LEASE_CLOSED
+
+
+def test_too_many_declared_reads_without_a_version_are_not_stored() -> None:
+    library = SteppedLibrary()
+    now = library.write("docs/old").version
+    many = [DeclaredRead(RecordId(f"docs/{number}"), now) for number in range(Limits().max_reads)]
+    lease = library.lease("a", scope=ReadScope(declared=(*many, DeclaredRead(RecordId("docs/x")))))
+    assert lease.scope.declared == (DeclaredRead(RecordId("docs/*")),)
+    assert reason(library.commit(lease)) is Refusal.UNKNOWN_FIRST_ARRIVAL
+
+
+def test_too_many_sources_get_no_lease() -> None:
+    library = SteppedLibrary()
+    most = Limits().max_reads
+    named = ReadScope(sources=tuple(f"s{number}" for number in range(most + 1)))
+    declaring = ReadScope(
+        declared=tuple(DeclaredRead(RecordId(f"s{number}/1")) for number in range(most)), sources=("docs",)
+    )
+    assert library.demand("a", scope=named) == Miss(None)
+    assert library.demand("b", scope=declaring) == Miss(None)
+    assert library.lease("c", scope=replace(named, sources=named.sources[:most])).scope.sources
+
+
 # Leases
 
 

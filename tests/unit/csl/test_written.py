@@ -52,7 +52,7 @@ class CountedRecord(str):
 
     def __eq__(self, other: object) -> bool:
         CountedRecord.compared += 1
-        return str.__eq__(self, other)  # type: ignore[arg-type]
+        return str.__eq__(self, other)
 
     __hash__ = str.__hash__
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dynbranch.csl.core import rows, versions
+from dynbranch.csl.core.leases import sources_of
+from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.core.rows import EntryRow, Meta, Node
 from dynbranch.csl.core.store import Inconsistent, Transaction, View
-from dynbranch.domain.ids import Name, Version
+from dynbranch.domain.ids import Name, Version, source_of, whole
 from dynbranch.domain.reuse import DeclaredRead, Demand, Hit, Identity, Incarnation, ReadScope
+
+MAX_READS = Limits().max_reads
 
 
 def register_arrival(
@@ -32,18 +36,23 @@ def register_arrival(
     return replace(meta, workflows=meta.workflows + 1), meta.version
 
 
-def resolve_scope(scope: ReadScope, meta: Meta, first_arrival: Version | None) -> ReadScope:
-    """Give declared reads the version that they count from. One that stays None can not be stored."""
-    return replace(
-        scope,
-        declared=tuple(
-            DeclaredRead(
-                read.record,
-                first_arrival if read.as_of is None else min(read.as_of, meta.version),
-            )
-            for read in scope.declared
-        ),
-    )
+def resolve_scope(
+    scope: ReadScope, meta: Meta, first_arrival: Version | None, *, max_reads: int = MAX_READS
+) -> ReadScope:
+    """Give declared reads the version that they count from. One that stays None can not be stored.
+
+    More than ``max_reads`` become whole sources, as at a commit, so that no lease is large.
+    """
+    declared = [
+        DeclaredRead(read.record, first_arrival if read.as_of is None else min(read.as_of, meta.version))
+        for read in scope.declared
+    ]
+    if len(declared) > max_reads:
+        known = [read.as_of for read in declared if read.as_of is not None]
+        oldest = min(known) if len(known) == len(declared) else None
+        sources = sorted({source_of(read.record) for read in declared})
+        declared = [DeclaredRead(whole(source), oldest) for source in sources]
+    return replace(scope, declared=tuple(declared))
 
 
 def is_fresh(view: View, name: Name, entry: EntryRow) -> bool:
@@ -69,6 +78,11 @@ def hit(view: View, name: Name, entry: EntryRow) -> Hit:
     )
 
 
-def allowed_kinds(demand: Demand) -> tuple[bool, bool]:
-    """(may follow a live generation, may be given a lease)."""
-    return demand.may_execute and demand.may_hit, demand.may_execute
+def allowed_kinds(demand: Demand, *, max_reads: int = MAX_READS) -> tuple[bool, bool]:
+    """(may follow a live generation, may be given a lease).
+
+    An execution that may read more than ``max_reads`` sources could not be stored: it gets no lease.
+    """
+    scope = demand.scope
+    fits = len(scope.declared) + len(scope.sources) <= max_reads or len(sources_of(scope)) <= max_reads
+    return demand.may_execute and demand.may_hit, demand.may_execute and fits
