@@ -15,7 +15,7 @@ from pathlib import Path
 from dynbranch.csl.core import consistency, rows
 from dynbranch.csl.core.store import Inconsistent, UnknownFormat
 from dynbranch.csl.key_value import StoreCorrupt, StoreLocked
-from dynbranch.csl.rocks import DATABASE, DataDirectory, RocksKeyValue, Sizes
+from dynbranch.csl.rocks import DAMAGED, DATABASE, DataDirectory, RocksKeyValue, Sizes
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.ids import UnixMs
 
@@ -49,10 +49,15 @@ def check(directory: DataDirectory, sizes: Sizes) -> Report:
 
 def _report(store: RocksKeyValue) -> Report:
     found = store.get(rows.META)
-    if found is not None and rows.format_of(found) != rows.FORMAT:
+    if found is not None and rows.format_of(found) > rows.FORMAT:
         raise UnknownFormat(
-            f"the store has format {rows.format_of(found)}, not {rows.FORMAT}; an older one is brought up to "
-            "date when the service starts"
+            f"the store has format {rows.format_of(found)}, which is newer than {rows.FORMAT}, the "
+            "newest that this program reads"
+        )
+    if found is not None and rows.format_of(found) < rows.FORMAT:
+        raise UnknownFormat(
+            f"the store has format {rows.format_of(found)}, which is older than {rows.FORMAT}; it is brought "
+            "up to date when the service starts"
         )
     meta = rows.read_meta(store)
     problems: list[str] = []
@@ -70,6 +75,8 @@ def back_up(directory: DataDirectory, target: Path, sizes: Sizes, now: UnixMs) -
     """
     if target.exists():
         raise InvalidRequest("exists", f"{target} exists already")
+    if target.resolve().is_relative_to(directory.database.resolve()):
+        raise InvalidRequest("inside", f"{target} is inside the store's own {directory.database}")
     floor = directory.read_floor()
     with _opened(directory.database, sizes, 0 if floor is None else floor.sequence) as store:
         report = _report(store)
@@ -114,6 +121,8 @@ def restore(source: Path, directory: DataDirectory, sizes: Sizes, now: UnixMs) -
             directory.quarantine(now)
         # An epoch above the copy's own: the next start sees that this is no store that simply stopped.
         directory.write_floor(epoch + 1, 0)
+        # What was damaged may be gone without having been set aside; the copy is not it.
+        (directory.path / DAMAGED).unlink(missing_ok=True)
         _fsync_tree(draft)
         draft.rename(directory.database)
         _fsync_tree(directory.path, deep=False)
