@@ -281,6 +281,16 @@ async def test_quarantines_are_bounded(tmp_path: Path) -> None:
     assert len(list((tmp_path / "quarantine").iterdir())) == 2
 
 
+def test_what_was_just_set_aside_is_kept_when_the_clock_went_backwards(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    for now in (3000, 2000, 1000, 1000):
+        directory.database.mkdir()
+        (directory.database / "mark").write_text(str(now), encoding="utf-8")
+        place = directory.quarantine(UnixMs(now))
+        assert (place / "mark").read_text(encoding="utf-8") == str(now)
+        assert len(list((tmp_path / "quarantine").iterdir())) <= 2
+
+
 def test_an_unreadable_floor_is_damage(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     (tmp_path / "floor.json").write_text("{")

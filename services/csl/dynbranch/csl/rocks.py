@@ -508,7 +508,9 @@ class DataDirectory:
         for name in (FLOOR, DAMAGED, ORIGIN):
             (self.path / name).unlink(missing_ok=True)
         _fsync_directory(self.path)
-        for old in sorted(place.iterdir())[:-KEPT_QUARANTINES]:
+        # By name the newest need not be this one: the clock may have gone backwards.
+        others = sorted(each for each in place.iterdir() if each != target)
+        for old in others[: -(KEPT_QUARANTINES - target.exists())]:
             shutil.rmtree(old)
         return target
 
