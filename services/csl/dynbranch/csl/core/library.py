@@ -158,7 +158,7 @@ class Library:
             if entry is not None:
                 self.counters.guard_misses += 1
                 effects = (GuardMissed(event.name),)
-        may_follow, may_lease = demand.allowed_kinds(event)
+        may_follow, may_lease = demand.allowed_kinds(event, max_reads=self.limits.max_reads)
         live = self._leases.joinable(event.name, event.exclude_generations)
         if live is not None and may_follow and all(self._is_live(view, one) for one in live.lease.producers):
             self._leases.join(live, workflow)
@@ -181,7 +181,7 @@ class Library:
             name=event.name,
             generation=self._new_generation(event.intended),
             read_token=meta.version,
-            scope=demand.resolve_scope(event.scope, meta, first_arrival),
+            scope=demand.resolve_scope(event.scope, meta, first_arrival, max_reads=self.limits.max_reads),
             producers=self._live_producers(view, workflow, event),
             ttl_ms=self.limits.lease_ttl_ms,
         )
