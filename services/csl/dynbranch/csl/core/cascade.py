@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from dynbranch.csl.core import graph, rows
 from dynbranch.csl.core.rows import EntryRow, Meta, Node
-from dynbranch.csl.core.store import Transaction, View
+from dynbranch.csl.core.store import Inconsistent, Transaction, View
 from dynbranch.domain.ids import Name
 from dynbranch.domain.reuse import Incarnation
 
@@ -66,14 +66,18 @@ def pack_condemned(nodes: Sequence[Condemned]) -> bytes:
 
 
 def unpack_condemned(data: bytes) -> tuple[Condemned, ...]:
+    """Raises Inconsistent."""
     nodes: list[Condemned] = []
     at = 0
-    while at < len(data):
-        name, number, complete, count = _CONDEMNED_HEAD.unpack_from(data, at)
-        at += _CONDEMNED_HEAD.size
-        numbers = tuple(_U16.unpack_from(data, at + 2 * index)[0] for index in range(count))
-        at += 2 * count
-        nodes.append(Condemned(Incarnation(Name(name), number), bool(complete), numbers))
+    try:
+        while at < len(data):
+            name, number, complete, count = _CONDEMNED_HEAD.unpack_from(data, at)
+            at += _CONDEMNED_HEAD.size
+            numbers = tuple(_U16.unpack_from(data, at + 2 * index)[0] for index in range(count))
+            at += 2 * count
+            nodes.append(Condemned(Incarnation(Name(name), number), bool(complete), numbers))
+    except struct.error:
+        raise Inconsistent("a row of condemned nodes is shorter than its format") from None
     return tuple(nodes)
 
 

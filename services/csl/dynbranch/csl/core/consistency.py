@@ -11,37 +11,50 @@ from collections.abc import Iterator
 
 from dynbranch.csl.core import cascade, rows, versions
 from dynbranch.csl.core.rows import DerivationRow, EntryRow, Meta, Node
-from dynbranch.csl.core.store import View
-from dynbranch.domain.ids import Name
+from dynbranch.csl.core.store import Inconsistent, View
+from dynbranch.domain.ids import NEVER, Name, Version, source_of
 from dynbranch.domain.reuse import Incarnation
 
 
 def violations(view: View) -> Iterator[str]:
-    """What is wrong with the store's rows; nothing, if it is whole. Raises Inconsistent for an unreadable
-    row.
+    """What is wrong with the store's rows; nothing, if it is whole.
+
+    A row that can not be read is told as well, and ends the part of the check that met it. Raises
+    Inconsistent, UnknownFormat when the first row can not be read.
     """
     meta = rows.read_meta(view)
-    condemned = {
-        (node.incarnation.name, node.incarnation.number): node
-        for nodes in cascade.pending(view).values()
-        for node in nodes
-    }
-    entries = {Name(key[1:]): rows.unpack_entry(value) for key, value in view.scan(rows.ENTRIES)}
+    yield from _told(_strays(view, meta))
+    try:
+        condemned = _condemned(view)
+        entries = {rows.name_of_key(key): rows.unpack_entry(value) for key, value in view.scan(rows.ENTRIES)}
+    except Inconsistent as error:
+        # Nothing else can be judged.
+        yield error.message
+        return
     doomed = {name for name, entry in entries.items() if _is_doomed(condemned, name, entry)}
-    yield from _counters(view, meta, entries)
-    yield from _lists(entries)
-    yield from _ages(view, entries)
-    yield from _payloads(view, entries)
-    yield from _derivations(view, meta, entries, condemned, doomed)
-    yield from _indexes(view)
-    yield from _history(view, meta)
+    for part in (
+        _counters(view, meta, entries),
+        _lists(entries),
+        _ages(view, entries),
+        _payloads(view, entries),
+        _derivations(view, meta, entries, condemned, doomed),
+        _indexes(view),
+        _written(view, meta),
+        _arrivals(view, meta),
+        _history(view, meta),
+    ):
+        yield from _told(part)
 
 
 def sampled(view: View, start: Name | bytes, at_most: int) -> Iterator[str]:
-    """The same for a few entries from ``start`` on, and the shape of a few rows of every other kind."""
+    """The same for a few entries from ``start`` on, and the shape of a few rows of every other kind.
+
+    Raises Inconsistent for a row that can not be read.
+    """
     meta = rows.read_meta(view)
     for key, value in _around(view, rows.ENTRIES, start, at_most):
-        name, entry = Name(key[1:]), rows.unpack_entry(value)
+        name, entry = rows.name_of_key(key), rows.unpack_entry(value)
+        yield from _lists({name: entry})
         if entry.number >= meta.next_number:
             yield f"entry {name.hex()} has the number {entry.number}, which was not given out yet"
         payload = view.get(rows.payload_key(name))
@@ -51,15 +64,79 @@ def sampled(view: View, start: Name | bytes, at_most: int) -> Iterator[str]:
             yield f"entry {name.hex()} is not in the index of ages"
         for number in entry.derivations:
             node = Node(name, number)
-            yield from _index_rows(view, node, rows.read_derivation(view, node))
-    for space, first in ((rows.READERS, b""), (rows.CHILDREN, start)):
-        for key, _ in _around(view, space, first, at_most):
-            if view.get(rows.derivation_key(rows.node_at_end(key))) is None:
-                yield f"an index row points to {rows.node_at_end(key).name.hex()}, which is not stored"
+            derivation = rows.read_derivation(view, node)
+            yield from _index_rows(view, node, derivation)
+            yield from _future_reads(meta, node, derivation)
+    for key, _ in _around(view, rows.READERS, b"", at_most):
+        rows.record_of_reader(key)
+        yield from _points_somewhere(view, key)
+    for key, _ in _around(view, rows.CHILDREN, start, at_most):
+        rows.producer_of_child(key)
+        yield from _points_somewhere(view, key)
+    yield from _sampled_rest(view, meta, at_most)
+
+
+def _points_somewhere(view: View, key: bytes) -> Iterator[str]:
+    node = rows.node_at_end(key)
+    if view.get(rows.derivation_key(node)) is None:
+        yield f"an index row points to {node.name.hex()}, which is not stored"
+
+
+def _sampled_rest(view: View, meta: Meta, at_most: int) -> Iterator[str]:
     for space in (rows.WRITTEN, rows.SOURCES, rows.ARRIVALS):
-        for _, value in view.page(space, b"", at_most):
-            rows.unpack_version(value)
-    list(cascade.pending(view))
+        for key, value in view.page(space, b"", at_most):
+            yield from _not_after(meta, rows.unpack_version(value), key)
+    for key, value in view.page(rows.HISTORY, b"", at_most):
+        rows.history_of_key(key)
+        rows.unpack_invalidation(value)
+    for key, value in view.page(rows.HISTORY_QUEUE, b"", at_most):
+        number = rows.number_of_queue(key)
+        if view.get(rows.history_key(Name(value), number)) is None:
+            yield f"history row {number} is missing"
+    for key, _ in view.page(rows.AGES, b"", at_most):
+        if view.get(rows.entry_key(rows.name_of_age(key))) is None:
+            yield f"the index of ages names {key[-rows.NAME_BYTES :].hex()}, which is not stored"
+    _condemned(view)
+
+
+def _told(part: Iterator[str]) -> Iterator[str]:
+    try:
+        yield from part
+    except Inconsistent as error:
+        yield error.message
+
+
+def _condemned(view: View) -> dict[tuple[Name, int], cascade.Condemned]:
+    """Raises Inconsistent."""
+    for key, _ in view.scan(rows.CONDEMNED):
+        rows.number_of_condemned(key)
+    return {
+        (node.incarnation.name, node.incarnation.number): node
+        for nodes in cascade.pending(view).values()
+        for node in nodes
+    }
+
+
+def _strays(view: View, meta: Meta) -> Iterator[str]:
+    """Rows outside every keyspace; a few looks, however many rows there are."""
+    if meta.floor > meta.version:
+        yield f"no write before {meta.floor} is remembered, and the store is at {meta.version}"
+    for key, _ in view.page(rows.META, b"", 2):
+        if key != rows.META:
+            yield f"the row {key.hex()} is none of the first row's keyspace"
+    space = b""
+    while found := view.page(b"", space, 1):
+        key = found[0][0]
+        if not key or key[0] not in rows.SPACES:
+            yield f"the row {key[:80].hex()} is in no keyspace"
+        if key[:1] == b"\xff":
+            break
+        space = bytes([key[0] + 1]) if key else b"\0"
+
+
+def _not_after(meta: Meta, version: Version, key: bytes) -> Iterator[str]:
+    if version > meta.version:
+        yield f"the row {key[:80].hex()} says {version}, and the store is at {meta.version}"
 
 
 def _around(view: View, space: bytes, start: bytes, at_most: int) -> Iterator[tuple[bytes, bytes]]:
@@ -87,15 +164,19 @@ def _counters(view: View, meta: Meta, entries: dict[Name, EntryRow]) -> Iterator
     written = sum(1 for space in (rows.WRITTEN, rows.SOURCES) for _ in view.scan(space))
     if meta.versions != written:
         yield f"the store counts {meta.versions} version rows and holds {written}"
+    given: set[int] = set()
     for name, entry in entries.items():
         if entry.number >= meta.next_number:
             yield f"entry {name.hex()} has the number {entry.number}, which was not given out yet"
+        if entry.number in given:
+            yield f"entry {name.hex()} has the number {entry.number}, which another one has too"
+        given.add(entry.number)
 
 
 def _payloads(view: View, entries: dict[Name, EntryRow]) -> Iterator[str]:
     seen: set[Name] = set()
     for key, value in view.scan(rows.PAYLOADS):
-        name = Name(key[1:])
+        name = rows.name_of_key(key)
         seen.add(name)
         entry = entries.get(name)
         if entry is None:
@@ -122,6 +203,8 @@ def _lists(entries: dict[Name, EntryRow]) -> Iterator[str]:
     for name, entry in entries.items():
         if not entry.derivations:
             yield f"entry {name.hex()} has no derivation"
+        if len(set(entry.derivations)) != len(entry.derivations):
+            yield f"entry {name.hex()} lists a derivation twice"
         if any(number >= entry.next_derivation for number in entry.derivations):
             yield f"entry {name.hex()} has a derivation that was not given out yet"
 
@@ -142,6 +225,7 @@ def _derivations(
             continue
         listed.discard(node)
         yield from _index_rows(view, node, derivation)
+        yield from _future_reads(meta, node, derivation)
         entry = entries[node.name]
         waiting = condemned.get((node.name, entry.number))
         if node.name in doomed or (waiting is not None and node.derivation in waiting.derivations):
@@ -153,6 +237,11 @@ def _derivations(
         yield from _producers(derivation.producers, node, entry, entries, doomed)
     for node in listed:
         yield f"derivation {node.derivation} of {node.name.hex()} is missing"
+
+
+def _future_reads(meta: Meta, node: Node, derivation: DerivationRow) -> Iterator[str]:
+    if any(at > meta.version for at in (derivation.read_token, *(read.as_of for read in derivation.reads))):
+        yield f"derivation {node.derivation} of {node.name.hex()} read what is still to come"
 
 
 def _index_rows(view: View, node: Node, derivation: DerivationRow) -> Iterator[str]:
@@ -193,10 +282,33 @@ def _indexes(view: View) -> Iterator[str]:
             yield f"the index has the edge {producer.name.hex()} → {node.name.hex()} of no derivation"
 
 
+def _written(view: View, meta: Meta) -> Iterator[str]:
+    """A source was last written no earlier than its records. Its row may be gone only behind the floor."""
+    for key, value in view.scan(rows.SOURCES):
+        rows.source_of_key(key)
+        yield from _not_after(meta, rows.unpack_version(value), key)
+    source, last = "", NEVER
+    for key, value in view.scan(rows.WRITTEN):
+        record, version = rows.record_of_written(key), rows.unpack_version(value)
+        yield from _not_after(meta, version, key)
+        if source_of(record) != source:
+            source = source_of(record)
+            found = view.get(rows.source_key(source))
+            last = meta.floor if found is None else rows.unpack_version(found)
+        if last < version:
+            yield f"{record} was written at {version}, and its source last at {last}"
+
+
+def _arrivals(view: View, meta: Meta) -> Iterator[str]:
+    for key, value in view.scan(rows.ARRIVALS):
+        rows.check_arrival_key(key)
+        yield from _not_after(meta, rows.unpack_version(value), key)
+
+
 def _history(view: View, meta: Meta) -> Iterator[str]:
     queued: Counter[tuple[int, bytes]] = Counter()
     for key, value in view.scan(rows.HISTORY_QUEUE):
-        number = int.from_bytes(key[1:], "big")
+        number = rows.number_of_queue(key)
         queued[(number, value)] += 1
         if not meta.history_first <= number < meta.history_next:
             yield f"history number {number} is out of range"
@@ -204,7 +316,8 @@ def _history(view: View, meta: Meta) -> Iterator[str]:
             yield f"history row {number} is missing"
     if len(queued) != meta.history_next - meta.history_first:
         yield f"the store holds {len(queued)} history rows, not {meta.history_next - meta.history_first}"
-    for key, _ in view.scan(rows.HISTORY):
-        name, number = key[1 : 1 + rows.NAME_BYTES], int.from_bytes(key[1 + rows.NAME_BYTES :], "big")
+    for key, value in view.scan(rows.HISTORY):
+        name, number = rows.history_of_key(key)
+        yield from _not_after(meta, rows.unpack_invalidation(value).version, key)
         if (number, name) not in queued:
             yield f"history row {number} of {name.hex()} is in no queue"

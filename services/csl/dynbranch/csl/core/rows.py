@@ -28,12 +28,24 @@ import struct
 from dataclasses import dataclass
 
 from dynbranch.csl.core.store import Inconsistent, UnknownFormat, View
-from dynbranch.domain.ids import NEVER, Digest, Name, RecordId, UnixMs, Version
+from dynbranch.domain.ids import (
+    NEVER,
+    WHOLE,
+    Digest,
+    InvalidId,
+    Name,
+    RecordId,
+    UnixMs,
+    Version,
+    parse_record,
+    source_of,
+)
 from dynbranch.domain.reuse import Derivation, Incarnation, Invalidation, Level, Read
 
 FORMAT = 2
 NAME_BYTES = 32
 MAX_DERIVATION = 0xFFFF
+_ARRIVAL_BYTES = 16
 
 META = b"M"
 ENTRIES, PAYLOADS, DERIVATIONS = b"E", b"P", b"D"
@@ -43,6 +55,8 @@ WRITTEN, SOURCES = b"W", b"S"
 ARRIVALS = b"F"
 HISTORY, HISTORY_QUEUE = b"H", b"Q"
 CONDEMNED = b"X"
+SPACES = frozenset(b"MEPDRCAWSFHQX")
+"""The first bytes that a key may have."""
 
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
@@ -149,10 +163,6 @@ def age_key(created: UnixMs, name: bytes) -> bytes:
     return AGES + _U64.pack(created) + name
 
 
-def name_of_age(key: bytes) -> Name:
-    return Name(key[9:])
-
-
 def written_key(record: RecordId) -> bytes:
     return WRITTEN + record.encode()
 
@@ -163,7 +173,7 @@ def source_key(source: str) -> bytes:
 
 def arrival_key(tenant: str, workflow_id: str) -> bytes:
     text = f"{len(tenant)}:{tenant}{workflow_id}".encode("utf-8", "surrogatepass")
-    return ARRIVALS + hashlib.sha256(text).digest()[:16]
+    return ARRIVALS + hashlib.sha256(text).digest()[:_ARRIVAL_BYTES]
 
 
 def history_prefix(name: Name) -> bytes:
@@ -182,23 +192,88 @@ def condemned_key(number: int) -> bytes:
     return CONDEMNED + _U32.pack(number)
 
 
+# Keys read back: all of them raise Inconsistent
+
+
+def name_of_key(key: bytes) -> Name:
+    """The name that is all of the key of an entry or a payload."""
+    return Name(_of_size(key, NAME_BYTES)[1:])
+
+
+def name_of_age(key: bytes) -> Name:
+    return Name(_of_size(key, _U64.size + NAME_BYTES)[1 + _U64.size :])
+
+
 def node_at_end(key: bytes) -> Node:
     """The node that an index row (R or C) points to."""
+    if len(key) <= _NODE.size:
+        raise _wrong_key(key)
     name, derivation = _NODE.unpack_from(key, len(key) - _NODE.size)
     return Node(Name(name), derivation)
 
 
 def record_of_reader(key: bytes) -> RecordId:
-    return RecordId(key[1 : len(key) - _NODE.size - 1].decode())
+    end = len(key) - _NODE.size - 1
+    if end < 1 or key[end]:
+        raise _wrong_key(key)
+    return RecordId(_key_text(key, end))
 
 
 def producer_of_child(key: bytes) -> Incarnation:
-    name, number = _INCARNATION.unpack_from(key, 1)
+    name, number = _INCARNATION.unpack_from(_of_size(key, _INCARNATION.size + _NODE.size), 1)
     return Incarnation(Name(name), number)
 
 
 def node_of_derivation(key: bytes) -> Node:
-    return node_at_end(key)
+    return node_at_end(_of_size(key, _NODE.size))
+
+
+def record_of_written(key: bytes) -> RecordId:
+    try:
+        return parse_record(_key_text(key, len(key)))
+    except InvalidId:
+        raise _wrong_key(key) from None
+
+
+def source_of_key(key: bytes) -> str:
+    """The source of a row of the last write to any of its records."""
+    if b"/" in key:
+        raise _wrong_key(key)
+    return source_of(record_of_written(key + b"/" + WHOLE.encode()))
+
+
+def check_arrival_key(key: bytes) -> None:
+    _of_size(key, _ARRIVAL_BYTES)
+
+
+def history_of_key(key: bytes) -> tuple[Name, int]:
+    name, number = _INCARNATION.unpack_from(_of_size(key, _INCARNATION.size), 1)
+    return Name(name), number
+
+
+def number_of_queue(key: bytes) -> int:
+    return int.from_bytes(_of_size(key, _U64.size)[1:], "big")
+
+
+def number_of_condemned(key: bytes) -> int:
+    return int.from_bytes(_of_size(key, _U32.size)[1:], "big")
+
+
+def _of_size(key: bytes, size: int) -> bytes:
+    if len(key) != 1 + size:
+        raise _wrong_key(key)
+    return key
+
+
+def _key_text(key: bytes, end: int) -> str:
+    try:
+        return key[1:end].decode()
+    except UnicodeDecodeError:
+        raise _wrong_key(key) from None
+
+
+def _wrong_key(key: bytes) -> Inconsistent:
+    return Inconsistent(f"the key {key[:80].hex()} is not one of the keyspace {key[:1]!r}")
 
 
 # Values
@@ -233,7 +308,7 @@ class _Cursor:
         return value
 
     def text(self) -> str:
-        return self.bytes().decode("utf-8", "surrogatepass")
+        return _decoded(self.bytes())
 
     def version(self) -> Version:
         epoch, sequence = self.take(_VERSION)
@@ -256,6 +331,13 @@ def _sized(data: bytes) -> bytes:
 
 def _text(text: str) -> bytes:
     return _sized(text.encode("utf-8", "surrogatepass"))
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise Inconsistent("a text in a row is not one") from None
 
 
 def pack_version(version: Version) -> bytes:
@@ -360,7 +442,7 @@ def unpack_entry(data: bytes) -> EntryRow:
         following,
         derivations,
         Digest(digest),
-        label.decode("utf-8", "surrogatepass"),
+        _decoded(label),
         tuple(outputs),
     )
 
