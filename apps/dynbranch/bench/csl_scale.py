@@ -152,12 +152,13 @@ def _flat(count: int) -> Iterator[Put]:
 def _tree(count: int) -> Iterator[Put]:
     """A tenth read the record, the others rest on one of these or on another that does."""
     direct = max(1, count // 10)
+    chance = random.Random(count)
     for number in range(count):
         name = name_of(f"t{number}")
         if number < direct:
-            yield name, ("docs/1",), (), b"x" * _PAYLOAD_BYTES
+            yield name, ("docs/1",), (), chance.randbytes(_PAYLOAD_BYTES)
         else:
-            yield name, (), (name_of(f"t{number - direct}"),), b"x" * _PAYLOAD_BYTES
+            yield name, (), (name_of(f"t{number - direct}"),), chance.randbytes(_PAYLOAD_BYTES)
 
 
 def _check(path: Path) -> list[str]:

@@ -32,7 +32,7 @@ def measure(
     cuts: int = CUTS,
     bodies: int = BODIES,
 ) -> Measured:
-    """Every figure is a count of what went wrong."""
+    """Every figure is a count of what went wrong. A part that saw too little to show anything fails."""
     parts: dict[str, Callable[[], Found]] = {
         "histories": lambda: run_histories(tell, SEED, calls),
         "simulation": lambda: run_simulation(tell, SEED, steps),
@@ -45,4 +45,5 @@ def measure(
         found, raw[name] = part()
         figures |= found
     wrong = tuple(f"{key} is {figure.value:g}, not 0" for key, figure in figures.items() if figure.value)
-    return Measured(figures, raw, wrong)
+    vacuous = tuple(line for part in raw.values() for line in part.get("too_little", ()))
+    return Measured(figures, raw, wrong + vacuous)

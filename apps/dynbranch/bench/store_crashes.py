@@ -9,6 +9,9 @@ or anywhere between that and what they had. Then the directory is opened as at e
 - what was committed and acknowledged before an acknowledged write is served, unless a write after it fells it
   (after a kill: every acknowledged commit, since the log keeps its order);
 - the store is not set aside, and the check of all its rows finds nothing: no batch is torn.
+
+In a share of the kills a second child is killed as well, while it opens what the first one left. Rounds in
+which hardly anything was acknowledged would show nothing: that is a failure too.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from dynbranch.csl.shell import Shell
 from dynbranch.demo.measures import Figure, exact
 from dynbranch.domain.ids import DemandId, GenerationId, RecordId, UnixMs
 from dynbranch.domain.reuse import (
+    PURE,
     Commit,
     Committed,
     Demand,
@@ -60,6 +64,12 @@ LIMITS = Limits(slice_nodes=4, plan_nodes=2)
 NAMES, RECORDS = 40, 6
 DOCS = ReadScope(sources=("docs",))
 _LONGEST_LIFE_S = 0.25
+_LONGEST_OPENING_S = 0.08
+_KILLED_AGAIN = 0.25
+LEAST_WRITES = 5
+"""Acknowledged in a life, on average."""
+
+PURE_RESULT = "pure"
 
 
 def run_crashes(
@@ -93,20 +103,38 @@ def run_crashes(
         "kill9": killed.as_json(),
         "power_loss": lost_power.as_json(),
         "restore": {**restored.as_json(), "restores": restores},
+        "too_little": [
+            *killed.too_little("kill -9", kills),
+            *lost_power.too_little("power cut", cuts),
+            *restored.unserved,
+        ],
     }
     return figures, raw
 
 
 @dataclass(slots=True)
 class Findings:
-    """``lost`` says what was acknowledged and is not so."""
+    """``lost`` says what was acknowledged and is not so, ``unserved`` what a restore took although it must
+    not.
+    """
 
     lost: list[str] = field(default_factory=list)
+    unserved: list[str] = field(default_factory=list)
     looked_at: int = 0
     acknowledged_writes: int = 0
     acknowledged_commits: int = 0
     torn_tails: int = 0
     cut_bytes: int = 0
+    killed_again: int = 0
+
+    def too_little(self, what: str, rounds: int) -> list[str]:
+        """Why the rounds show nothing, if they do not."""
+        found = []
+        if self.acknowledged_writes < LEAST_WRITES * rounds:
+            found.append(f"{what}: {self.acknowledged_writes} writes were acknowledged in {rounds} rounds")
+        if rounds and not self.acknowledged_commits:
+            found.append(f"{what}: no acknowledged commit had to be served")
+        return found
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -116,6 +144,7 @@ class Findings:
             "acknowledged_commits": self.acknowledged_commits,
             "torn_tails": self.torn_tails,
             "cut_bytes": self.cut_bytes,
+            "killed_again": self.killed_again,
         }
 
 
@@ -198,12 +227,12 @@ async def _execute(shell: Shell, descriptor: int, chance: random.Random) -> None
         _say(descriptor, {"stored": what, "number": number, "reads": sorted(set(reads))})
 
 
-def _demand(what: str, *, may_execute: bool = True) -> Demand:
+def _demand(what: str, *, may_execute: bool = True, scope: ReadScope = DOCS) -> Demand:
     return Demand(
         demand_id=DemandId(new_id()),
         name=name_of(what),
         identity=Identity(),
-        scope=DOCS,
+        scope=scope,
         intended=GenerationRef(GenerationId(new_id()), "agent:1"),
         may_execute=may_execute,
     )
@@ -245,22 +274,32 @@ def _children() -> Iterator[Any]:
 
 def _one_life(children: Any, folder: Path, chance: random.Random, found: Findings, *, cut: bool) -> None:
     data, told = folder / "data", folder / "told"
+    with _child(children, data, told, chance) as serving:
+        assert serving.poll(60), "the child did not come to serve"
+        serving.recv()
+        time.sleep(chance.random() * _LONGEST_LIFE_S)
+    if not cut and chance.random() < _KILLED_AGAIN:
+        with _child(children, data, told, chance) as serving:
+            found.killed_again += not serving.poll(chance.random() * _LONGEST_OPENING_S)
+    lines = [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
+    if cut:
+        data = _cut(data, folder / "after", lines, chance, found)
+    asyncio.run(_look(data, lines, found, cut=cut))
+
+
+@contextmanager
+def _child(children: Any, data: Path, told: Path, chance: random.Random) -> Iterator[Connection]:
+    """A child that is killed at the end; the connection says when it serves."""
     ours, theirs = children.Pipe()
     child = children.Process(target=live, args=(str(data), str(told), chance.randrange(1 << 30), theirs))
     child.start()
     try:
-        assert ours.poll(60), "the child did not come to serve"
-        ours.recv()
-        time.sleep(chance.random() * _LONGEST_LIFE_S)
+        yield ours
     finally:
         child.kill()
         child.join()
         ours.close()
         theirs.close()
-    lines = [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
-    if cut:
-        data = _cut(data, folder / "after", lines, chance, found)
-    asyncio.run(_look(data, lines, found, cut=cut))
 
 
 def _cut(data: Path, target: Path, lines: Sequence[Line], chance: random.Random, found: Findings) -> Path:
@@ -361,6 +400,7 @@ async def _one_restore(folder: Path, chance: random.Random, found: Findings, *, 
     async with _serving(data) as (shell, _):
         for what in whats:
             await _store(shell, what, f"docs/{chance.randrange(RECORDS)}")
+        await _store(shell, PURE_RESULT, None)
     if whole:
         shutil.copytree(data, copy)
     else:
@@ -377,11 +417,16 @@ async def _one_restore(folder: Path, chance: random.Random, found: Findings, *, 
             found.looked_at += 1
             if isinstance(await shell.demand(_demand(what, may_execute=False)), Hit):
                 found.lost.append(f"{what} is served and its record was written")
+        # It read nothing that a write could have changed since: without it, an empty store would do as well.
+        pure = await shell.demand(_demand(PURE_RESULT, may_execute=False, scope=PURE))
+        if not isinstance(pure, Hit) or pure.payload != PURE_RESULT.encode():
+            found.unserved.append("restore: the result that read nothing is not served")
 
 
-async def _store(shell: Shell, what: str, read: str) -> None:
-    outcome = await shell.demand(_demand(what))
+async def _store(shell: Shell, what: str, read: str | None) -> None:
+    """A result that read one record, or nothing."""
+    outcome = await shell.demand(_demand(what, scope=PURE if read is None else DOCS))
     assert isinstance(outcome, Miss) and outcome.lease is not None
-    await shell.commit(
-        Commit(outcome.lease, what.encode(), digest(what), Level.SOURCED, 1.0, reads=(RecordId(read),))
-    )
+    level, reads = (Level.GREEDY, None) if read is None else (Level.SOURCED, (RecordId(read),))
+    done = await shell.commit(Commit(outcome.lease, what.encode(), digest(what), level, 1.0, reads=reads))
+    assert isinstance(done, Committed), done

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -392,13 +392,15 @@ def run_histories(
     with running_store(lease_ttl_ms=60_000) as target:
         short = asyncio.run(short_histories(target, seed, histories, tell))
     found = violations(history)
+    answers = Counter(map(answer_of, history))
     raw = {
         "seed": seed,
         "calls": len(history),
         "clients": PROCESSES * TASKS,
         "processes": PROCESSES,
         "seconds": round(took_s, 1),
-        "answers": dict(sorted(Counter(map(answer_of, history)).items())),
+        "answers": dict(sorted(answers.items())),
+        "too_little": too_little(answers),
         "violations": found[:20],
         "short_histories": short.histories,
         "short_calls": short.calls,
@@ -406,6 +408,15 @@ def run_histories(
     }
     count = len(found) + len(short.unexplained)
     return {"linearisability_violations": exact(count, len(history) + short.calls)}, raw
+
+
+NEEDED = ("commit: committed", "commit: lease_closed", "demand: hit", "writeended")
+"""Without one of these a history shows nothing of what matters."""
+
+
+def too_little(answers: Mapping[str, int]) -> list[str]:
+    """Why the history shows nothing, if it does not."""
+    return [f"histories: no call was answered {what!r}" for what in NEEDED if not answers.get(what)]
 
 
 def answer_of(call: Call) -> str:
