@@ -59,7 +59,6 @@ PROCESSES = 2
 TASKS = 10
 """Clients in each process."""
 
-MODULE = "dynbranch.bench.store_histories"
 LEASE_TTL_MS = 250
 SHORT_CALLS = 6
 SHORT_CLIENTS = 3

@@ -9,15 +9,8 @@ from dynbranch.bench.registry import BENCHES
 from dynbranch.bench.result import Measured, Surroundings, result_json, write_result
 from dynbranch.cli.endings import failures_explained, stops_on_signals
 from dynbranch.cli.failures import CliFailure
+from dynbranch.demo.show import progress_bar
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
 
 
@@ -35,7 +28,7 @@ def run_bench(name: str, json_file: Path | None) -> None:
         raise CliFailure(f"there is no benchmark {name!r}", f"There are: {', '.join(sorted(BENCHES))}.")
     console = Console()
     around = Surroundings.now()
-    with stops_on_signals(), failures_explained(), _progress(console) as progress:
+    with stops_on_signals(), failures_explained(), progress_bar(console) as progress:
         task = progress.add_task(name, total=None)
 
         def tell(what: str, done: int, total: int) -> None:
@@ -48,19 +41,6 @@ def run_bench(name: str, json_file: Path | None) -> None:
         console.print(f"Written: {json_file}", soft_wrap=True, highlight=False)
     if measured.failures:
         raise typer.Exit(1)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
 
 
 def _show(name: str, measured: Measured, console: Console) -> None:

@@ -25,21 +25,26 @@ OUTCOMES = ("hit", "joined", "miss", "bypass")
 _LABELS_SHOWN = 6
 
 
+def progress_bar(console: Console) -> Progress:
+    """Of long work on a terminal; elsewhere nothing is drawn."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
 class ProgressWatcher(Watcher):
     """Draws on a terminal; elsewhere it prints a line a pass."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        self._progress = progress_bar(console)
         self._task = self._progress.add_task("starting the services", total=None)
 
     def __enter__(self) -> Self:

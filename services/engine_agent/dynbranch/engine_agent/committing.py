@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 from dynbranch.domain.engine import GenerationOrder, WireProtocol
@@ -10,6 +9,7 @@ from dynbranch.domain.ids import Digest
 from dynbranch.domain.reuse import Commit, Level
 from dynbranch.engine_agent.core.messages import CommitResult
 from dynbranch.naming.chunks import compact, encode_payload, output_digests, result_digest
+from dynbranch.naming.content import body_digest
 
 
 def commit_of(
@@ -19,7 +19,7 @@ def commit_of(
     its protocol says."""
     if order.protocol is WireProtocol.TOOL:
         (body,) = items
-        digest = Digest(hashlib.sha256(body).digest())
+        digest = body_digest(body)
         payload, label = encode_payload((body,), origin), f"tool {order.target}"
         digests: tuple[Digest, ...] = (digest,)
     else:

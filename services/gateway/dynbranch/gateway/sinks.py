@@ -127,40 +127,8 @@ def _one_line(body: bytes) -> bytes:
     return body.replace(b"\n", b" ").replace(b"\r", b" ")
 
 
-class CompletionSink:
-    """One JSON completion, sent when everything is there."""
-
-    def __init__(self, exchange: Exchange, identity: ResponseIdentity, report: Reporting) -> None:
-        self._exchange = exchange
-        self._identity = identity
-        self._report = report
-        self._items: list[bytes] = []
-
-    async def items(self, items: tuple[bytes, ...]) -> bool:
-        self._items.extend(items)
-        return False
-
-    def forget(self) -> None:
-        self._items.clear()
-
-    async def recorded(self, items: tuple[bytes, ...]) -> None:
-        await self._answer(assemble(items, self._identity, cached=True))
-
-    async def finish(self) -> None:
-        await self._answer(assemble(self._items, self._identity, cached=False))
-
-    async def _answer(self, body: bytes) -> None:
-        await self._exchange.respond(200, JSON, body, outcome_headers(self._report()))
-
-    async def refuse(self, error: ErrorResponse) -> None:
-        await self._exchange.respond_error(error, outcome_headers(self._report()))
-
-    async def break_off(self, failed: Failed | None, reason: str) -> None:
-        raise AssertionError("nothing is shown before the end")
-
-
-class ToolSink:
-    """A tool's result, byte for byte."""
+class _WholeAnswer:
+    """An answer of which nothing is sent before everything is there."""
 
     def __init__(self, exchange: Exchange, report: Reporting) -> None:
         self._exchange = exchange
@@ -174,19 +142,40 @@ class ToolSink:
     def forget(self) -> None:
         self._items.clear()
 
-    async def recorded(self, items: tuple[bytes, ...]) -> None:
-        if len(items) != 1:
-            raise MalformedItem(f"a tool result has one item, not {len(items)}")
-        await self._exchange.respond(200, JSON, items[0], outcome_headers(self._report()))
-
-    async def finish(self) -> None:
-        await self.recorded(tuple(self._items))
+    async def _answer(self, body: bytes) -> None:
+        await self._exchange.respond(200, JSON, body, outcome_headers(self._report()))
 
     async def refuse(self, error: ErrorResponse) -> None:
         await self._exchange.respond_error(error, outcome_headers(self._report()))
 
     async def break_off(self, failed: Failed | None, reason: str) -> None:
         raise AssertionError("nothing is shown before the end")
+
+
+class CompletionSink(_WholeAnswer):
+    """One JSON completion."""
+
+    def __init__(self, exchange: Exchange, identity: ResponseIdentity, report: Reporting) -> None:
+        super().__init__(exchange, report)
+        self._identity = identity
+
+    async def recorded(self, items: tuple[bytes, ...]) -> None:
+        await self._answer(assemble(items, self._identity, cached=True))
+
+    async def finish(self) -> None:
+        await self._answer(assemble(self._items, self._identity, cached=False))
+
+
+class ToolSink(_WholeAnswer):
+    """A tool's result, byte for byte."""
+
+    async def recorded(self, items: tuple[bytes, ...]) -> None:
+        if len(items) != 1:
+            raise MalformedItem(f"a tool result has one item, not {len(items)}")
+        await self._answer(items[0])
+
+    async def finish(self) -> None:
+        await self.recorded(tuple(self._items))
 
 
 def failure_response(failed: Failed | None, reason: str) -> ErrorResponse:
