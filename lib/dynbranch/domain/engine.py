@@ -11,6 +11,8 @@ from dynbranch.domain.reuse import Fingerprint, Identity, Lease
 
 class AgentKind(Enum):
     EMBEDDED = "embedded"
+    VLLM = "vllm"
+    SGLANG = "sglang"
     OPENAI = "openai"
     TOOL = "tool"
 
@@ -27,6 +29,15 @@ class Freshness(Enum):
 class WireProtocol(Enum):
     CHAT_COMPLETIONS = "chat_completions"
     TOOL = "tool"
+
+
+class WorkClass(Enum):
+    """On whose behalf a generation runs: a harness waits for CANONICAL, a FILL runs before its branch
+    resolves, a DRAFT feeds a predictor. Engines with priorities serve them in this order."""
+
+    CANONICAL = "canonical"
+    FILL = "fill"
+    DRAFT = "draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +75,8 @@ class AgentDescription:
 
 @dataclass(frozen=True, slots=True)
 class GenerationOrder:
-    """One generation to run. ``body`` is JSON as the engine shall receive it."""
+    """One generation to run. ``body`` is JSON as the engine shall receive it. ``cache_scope`` names who may
+    share an engine's cached prefixes with it, by an opaque digest; empty: everybody."""
 
     generation_id: GenerationId
     protocol: WireProtocol
@@ -75,6 +87,8 @@ class GenerationOrder:
     lease: Lease | None = None
     detach_grace_ms: int = 0
     forward_headers: tuple[tuple[str, str], ...] = ()
+    work: WorkClass = WorkClass.CANONICAL
+    cache_scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)

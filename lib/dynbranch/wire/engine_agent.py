@@ -18,6 +18,7 @@ from dynbranch.domain.engine import (
     Occupancy,
     ToolDescription,
     WireProtocol,
+    WorkClass,
 )
 from dynbranch.domain.ids import GenerationId
 from dynbranch.domain.reuse import Fingerprint
@@ -120,6 +121,12 @@ _PROTOCOLS: tuple[tuple[WireProtocol, pb.Protocol.ValueType], ...] = (
     (WireProtocol.TOOL, pb.PROTOCOL_TOOL),
 )
 
+_WORK_CLASSES: tuple[tuple[WorkClass, pb.WorkClass.ValueType], ...] = (
+    (WorkClass.CANONICAL, pb.WORK_CLASS_CANONICAL),
+    (WorkClass.FILL, pb.WORK_CLASS_FILL),
+    (WorkClass.DRAFT, pb.WORK_CLASS_DRAFT),
+)
+
 
 def order_out(order: GenerationOrder) -> pb.GenerateRequest:
     return pb.GenerateRequest(
@@ -132,6 +139,8 @@ def order_out(order: GenerationOrder) -> pb.GenerateRequest:
         identity=shared.identity_out(order.identity),
         detach_grace_ms=order.detach_grace_ms,
         forward_headers=dict(order.forward_headers),
+        work=next(coded for known, coded in _WORK_CLASSES if known is order.work),
+        cache_scope=order.cache_scope,
     )
 
 
@@ -139,6 +148,10 @@ def order_in(message: pb.GenerateRequest) -> GenerationOrder:
     protocol = next((known for known, coded in _PROTOCOLS if coded == message.protocol), None)
     if protocol is None:
         raise shared.malformed(f"protocol {message.protocol} is not known")
+    coded_work = message.work or pb.WORK_CLASS_CANONICAL
+    work = next((known for known, coded in _WORK_CLASSES if coded == coded_work), None)
+    if work is None:
+        raise shared.malformed(f"work class {message.work} is not known")
     return GenerationOrder(
         generation_id=shared.generation_id_in(message.generation_id),
         protocol=protocol,
@@ -149,6 +162,8 @@ def order_in(message: pb.GenerateRequest) -> GenerationOrder:
         lease=shared.lease_in(message.lease) if message.HasField("lease") else None,
         detach_grace_ms=message.detach_grace_ms,
         forward_headers=tuple(sorted(message.forward_headers.items())),
+        work=work,
+        cache_scope=message.cache_scope,
     )
 
 

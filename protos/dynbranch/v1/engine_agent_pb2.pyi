@@ -41,6 +41,34 @@ PROTOCOL_TOOL: Protocol.ValueType  # 2
 """The body is a tool's JSON arguments, the log one JSON result."""
 Global___Protocol: _TypeAlias = Protocol  # noqa: Y015
 
+class _WorkClass:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WorkClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkClass.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WORK_CLASS_UNSPECIFIED: _WorkClass.ValueType  # 0
+    """Read as canonical."""
+    WORK_CLASS_CANONICAL: _WorkClass.ValueType  # 1
+    """A harness waits for it."""
+    WORK_CLASS_FILL: _WorkClass.ValueType  # 2
+    """A candidate that runs before its branch resolves."""
+    WORK_CLASS_DRAFT: _WorkClass.ValueType  # 3
+    """A predictor's draft."""
+
+class WorkClass(_WorkClass, metaclass=_WorkClassEnumTypeWrapper):
+    """On whose behalf a generation runs. Engines with priorities serve the first before the others."""
+
+WORK_CLASS_UNSPECIFIED: WorkClass.ValueType  # 0
+"""Read as canonical."""
+WORK_CLASS_CANONICAL: WorkClass.ValueType  # 1
+"""A harness waits for it."""
+WORK_CLASS_FILL: WorkClass.ValueType  # 2
+"""A candidate that runs before its branch resolves."""
+WORK_CLASS_DRAFT: WorkClass.ValueType  # 3
+"""A predictor's draft."""
+Global___WorkClass: _TypeAlias = WorkClass  # noqa: Y015
+
 @_typing.final
 class DescribeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -69,7 +97,7 @@ class DescribeResponse(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """"embedded", "openai" or "tool"."""
+    """"embedded", "vllm", "sglang", "openai" or "tool"."""
     revision: _builtins.int
     """Changes whenever anything below does."""
     bypass_url: _builtins.str
@@ -254,6 +282,8 @@ class GenerateRequest(_message.Message):
     IDENTITY_FIELD_NUMBER: _builtins.int
     DETACH_GRACE_MS_FIELD_NUMBER: _builtins.int
     FORWARD_HEADERS_FIELD_NUMBER: _builtins.int
+    WORK_FIELD_NUMBER: _builtins.int
+    CACHE_SCOPE_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.bytes
     protocol: Global___Protocol.ValueType
     target: _builtins.str
@@ -264,6 +294,9 @@ class GenerateRequest(_message.Message):
     """The executor that the name was made for. The agent refuses when it has become another."""
     detach_grace_ms: _builtins.int
     """How long the generation outlives its last follower."""
+    work: Global___WorkClass.ValueType
+    cache_scope: _builtins.str
+    """An opaque digest of the sharing group: engines share no cached prefix across two of them. Empty: with everybody."""
     @_builtins.property
     def lease(self) -> _shared_pb2.Lease:
         """Absent: the result is not stored."""
@@ -286,10 +319,12 @@ class GenerateRequest(_message.Message):
         identity: _shared_pb2.Identity | None = ...,
         detach_grace_ms: _builtins.int = ...,
         forward_headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        work: Global___WorkClass.ValueType = ...,
+        cache_scope: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "detach_grace_ms", b"detach_grace_ms", "fingerprint_digest", b"fingerprint_digest", "forward_headers", b"forward_headers", "generation_id", b"generation_id", "identity", b"identity", "lease", b"lease", "protocol", b"protocol", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cache_scope", b"cache_scope", "detach_grace_ms", b"detach_grace_ms", "fingerprint_digest", b"fingerprint_digest", "forward_headers", b"forward_headers", "generation_id", b"generation_id", "identity", b"identity", "lease", b"lease", "protocol", b"protocol", "target", b"target", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

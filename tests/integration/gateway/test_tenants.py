@@ -67,3 +67,11 @@ async def test_explain_names_a_request_as_it_would_be_named(world: World) -> Non
 async def test_with_sharing_for_all_nothing_is_added() -> None:
     async with running_world(Plan(settings={"sharing": "all"})) as world:
         assert [(await world.chat(headers=key(text))).outcome for text in "xy"] == ["miss", "hit"]
+
+
+async def test_an_engine_is_told_whose_prefixes_may_be_shared(world: World) -> None:
+    for headers in (key("x"), key("y"), {}, key("x")):
+        await world.chat(headers={**headers, "cache-control": "no-cache"})
+    first, second, nobody, again = [order.cache_scope for order in world.engine.orders]
+    assert len({first, second, nobody}) == 3 and again == first
+    assert all(len(scope) == 32 for scope in (first, second, nobody))

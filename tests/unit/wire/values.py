@@ -182,6 +182,8 @@ orders = build(
     lease=st.none() | leases,
     detach_grace_ms=u32,
     forward_headers=facts,
+    work=st.sampled_from(engine.WorkClass),
+    cache_scope=words,
 )
 ends = (
     build(engine.Completed, commit=words, execution_ms=numbers)

@@ -152,6 +152,7 @@ class Arrivals:
             input_digests=request.input_digests,
             may_hit=opt_outs.may_hit,
             forward_headers=forward_headers,
+            cache_scope="" if self._policy.shares_all else _cache_scope(group),
         )
         return Arrival(request, pool, stage, name, why_not)
 
@@ -216,6 +217,11 @@ def sharing_group(tenant: str, forwarded: tuple[tuple[str, str], ...]) -> str:
         return group
     parts = (text.encode() for header in forwarded for text in header)
     return f"forwarded/{joined_digest(b'dynbranch/forwarded/1', parts).hex()}/{group}"
+
+
+def _cache_scope(group: str) -> str:
+    """The sharing group as an engine may see it: it keeps apart and names nobody."""
+    return joined_digest(b"dynbranch/cache-scope/1", (group.encode(),)).hex()[:32]
 
 
 def _short_digest(value: str) -> str:

@@ -52,6 +52,7 @@ class Stage:
     input_digests: tuple[Digest, ...] = ()
     may_hit: bool = True
     forward_headers: tuple[tuple[str, str], ...] = ()
+    cache_scope: str = ""
 
 
 @dataclass(slots=True)
@@ -214,6 +215,7 @@ class Conductor:
             lease=effect.lease,
             detach_grace_ms=self._detach_grace_ms,
             forward_headers=stage.forward_headers,
+            cache_scope=stage.cache_scope,
         )
         client = await self._directory.client(effect.generation.agent_address)
         return client.generate(order, idle_s=self._idle_s)
