@@ -21,6 +21,8 @@ Service = tuple[Callable[[Any, Any], None], object, str]
 
 DEFAULT_DEADLINE_S = 30.0
 MAX_CONCURRENT_RPCS = 10_000
+LIVENESS = "liveness"
+"""What the health service answers under this name says that the process lives, ready or not."""
 
 
 class GrpcServer:
@@ -68,6 +70,7 @@ class GrpcServer:
             raise OSError(f"can not listen on {self._listen}: {reason}") from None
         self._server = server
         await self.set_ready(ready)
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         return f"{self._listen.rpartition(':')[0]}:{port}"
 

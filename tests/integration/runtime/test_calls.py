@@ -13,7 +13,7 @@ from dynbranch.clients.ports import Unreachable
 from dynbranch.domain.errors import Conflict, NotFound
 from dynbranch.domain.ids import GenerationId
 from dynbranch.runtime import telemetry
-from dynbranch.runtime.server import channel
+from dynbranch.runtime.server import LIVENESS, channel
 from dynbranch.v1 import engine_agent_pb2 as pb
 from dynbranch.v1.engine_agent_pb2_grpc import EngineAgentServiceStub
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -209,6 +209,7 @@ async def test_health_follows_readiness(probe: Probe) -> None:
 
         states = health_pb2.HealthCheckResponse
         assert [await state(name) for name in ("", SERVICE)] == [states.NOT_SERVING] * 2
+        assert await state(LIVENESS) == states.SERVING, "who waits for an engine is not to be restarted"
         await server.set_ready(True)
         assert [await state(name) for name in ("", SERVICE)] == [states.SERVING] * 2
         watch = health.Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=20)
