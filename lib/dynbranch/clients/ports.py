@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
+from dynbranch.domain.branches import BranchSummary, TemplateSet
 from dynbranch.domain.engine import AgentDescription, GenerationEvents, GenerationOrder, Occupancy
 from dynbranch.domain.events import ControllerSummary, EventBatch
-from dynbranch.domain.ids import GenerationId, LeaseId, Name, RecordId
+from dynbranch.domain.fills import BeginFill, DiscardFills, DiscardResult, FillOutcome, Settlement
+from dynbranch.domain.ids import BranchId, GenerationId, LeaseId, Name, RecordId
 from dynbranch.domain.reuse import (
     Commit,
     CommitOutcome,
@@ -50,6 +52,19 @@ class Csl(Protocol):
     async def close(self) -> None: ...
 
 
+class Fills(Protocol):
+    """What a controller needs of the store. None of it is a demand."""
+
+    async def begin_fill(self, fill: BeginFill, *, timeout_s: float) -> FillOutcome: ...
+
+    async def discard_fills(self, discard: DiscardFills, *, timeout_s: float) -> DiscardResult: ...
+
+    async def read_settlements(
+        self, *, acknowledged_through: int, after: int, at_most: int, wait_ms: int, timeout_s: float
+    ) -> tuple[Settlement, ...]:
+        """In order, each at least once. Waits up to ``wait_ms`` when there is none."""
+
+
 class EngineAgent(Protocol):
     async def describe(self, *, timeout_s: float) -> AgentDescription: ...
 
@@ -76,3 +91,18 @@ class Controller(Protocol):
     async def summary(self, *, timeout_s: float) -> ControllerSummary: ...
 
     async def close(self) -> None: ...
+
+
+class Branches(Protocol):
+    """What gateways and people ask of a controller about templates and branches."""
+
+    def watch_templates(self) -> AsyncGenerator[TemplateSet]:
+        """The templates in force: at once, whenever they change, and from time to time as a sign of life."""
+
+    async def inspect_branch(self, branch: BranchId, *, timeout_s: float) -> str:
+        """One branch from opening to settlement as a JSON object. Raises NotFound."""
+
+    async def list_branches(
+        self, *, workflow_id: str, at_most: int, timeout_s: float
+    ) -> tuple[BranchSummary, ...]:
+        """Newest first; of one workflow, or of all when it is empty."""

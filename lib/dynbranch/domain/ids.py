@@ -12,6 +12,9 @@ Name = NewType("Name", bytes)
 DemandId = NewType("DemandId", bytes)
 LeaseId = NewType("LeaseId", bytes)
 GenerationId = NewType("GenerationId", bytes)
+BranchId = NewType("BranchId", bytes)
+TrialId = NewType("TrialId", bytes)
+FillId = NewType("FillId", bytes)
 Digest = NewType("Digest", bytes)
 """A SHA-256 of content."""
 

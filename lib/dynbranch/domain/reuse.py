@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from dynbranch.domain.ids import (
+    BranchId,
     DemandId,
     Digest,
+    FillId,
     GenerationId,
     LeaseId,
     Name,
     RecordId,
+    TrialId,
     UnixMs,
     Version,
 )
@@ -85,9 +88,23 @@ class GenerationRef:
     agent_address: str
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class FillOrigin:
+    """Which branch asked for a fill, and which stage of the fill's chain it is, from 0."""
+
+    branch_id: BranchId
+    trial_id: TrialId
+    fill_id: FillId
+    stage: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The leave to commit one execution under one name."""
+    """The leave to commit one execution under one name.
+
+    With ``fill`` the result becomes a shadow, unless a demand adopts the execution; ``once`` marks a sampled
+    stage, whose shadow one demand may consume.
+    """
 
     lease_id: LeaseId
     name: Name
@@ -96,11 +113,17 @@ class Lease:
     scope: ReadScope
     producers: tuple[Incarnation, ...] = ()
     ttl_ms: int = 10_000
+    fill: FillOrigin | None = None
+    once: bool = False
+    shadow_ttl_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A canonical request for one stage, the only thing that authorises reuse."""
+    """A canonical request for one stage, the only thing that authorises reuse.
+
+    ``once``: a sampled request, served by a fill of its own kind that nobody has consumed, or by nothing.
+    """
 
     demand_id: DemandId
     name: Name
@@ -111,22 +134,27 @@ class Demand:
     exclude_generations: frozenset[GenerationId] = frozenset()
     may_execute: bool = True
     may_hit: bool = True
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
+    """A stored result. ``promoted`` is the fill whose shadow this very demand promoted or consumed."""
+
     incarnation: Incarnation
     payload: bytes
     level: Level
     execution_ms: float
     created: UnixMs
+    promoted: FillOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The same generation runs already: attach to it."""
+    """The same generation runs already: attach to it. ``adopted`` is the fill that this demand took over."""
 
     generation: GenerationRef
+    adopted: FillOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +273,11 @@ class StoreStats:
     refused_commits: int = 0
     writes: int = 0
     invalidated_entries: int = 0
+    shadows: int = 0
+    fills: int = 0
+    promotions: int = 0
+    adoptions: int = 0
+    discarded_shadows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dynbranch.domain.reuse import (
     DemandOutcome,
     Derivation,
     EntryView,
+    FillOrigin,
     Hit,
     Inspection,
     Invalidation,
@@ -43,6 +44,7 @@ def demand_out(demand: Demand) -> pb.DemandRequest:
         exclude_generations=sorted(demand.exclude_generations),
         may_execute=demand.may_execute,
         may_hit=demand.may_hit,
+        once=demand.once,
     )
 
 
@@ -57,15 +59,16 @@ def demand_in(message: pb.DemandRequest) -> Demand:
         exclude_generations=frozenset(map(shared.generation_id_in, message.exclude_generations)),
         may_execute=message.may_execute,
         may_hit=message.may_hit,
+        once=message.once,
     )
 
 
 def demand_outcome_out(outcome: DemandOutcome) -> pb.DemandResponse:
     match outcome:
         case Hit():
-            return pb.DemandResponse(hit=_hit_out(outcome))
-        case Live(generation):
-            return pb.DemandResponse(live=shared.generation_out(generation))
+            return pb.DemandResponse(hit=_hit_out(outcome), fill=_fill_out(outcome.promoted))
+        case Live(generation, adopted):
+            return pb.DemandResponse(live=shared.generation_out(generation), fill=_fill_out(adopted))
         case Miss(lease):
             # A miss without a lease is an empty one: execute, but do not store.
             return pb.DemandResponse(miss=shared_pb2.Lease() if lease is None else shared.lease_out(lease))
@@ -76,13 +79,21 @@ def demand_outcome_out(outcome: DemandOutcome) -> pb.DemandResponse:
 def demand_outcome_in(message: pb.DemandResponse) -> DemandOutcome:
     match message.WhichOneof("outcome"):
         case "hit":
-            return _hit_in(message.hit)
+            return _hit_in(message.hit, _fill_in(message))
         case "live":
-            return Live(shared.generation_in(message.live))
+            return Live(shared.generation_in(message.live), _fill_in(message))
         case "miss":
             return Miss(shared.lease_in(message.miss) if message.miss.lease_id else None)
         case None:
             raise shared.malformed("the answer to a demand has no outcome")
+
+
+def _fill_out(origin: FillOrigin | None) -> shared_pb2.FillOrigin | None:
+    return None if origin is None else shared.origin_out(origin)
+
+
+def _fill_in(message: pb.DemandResponse) -> FillOrigin | None:
+    return shared.origin_in(message.fill) if message.HasField("fill") else None
 
 
 def _hit_out(hit: Hit) -> pb.Hit:
@@ -95,13 +106,14 @@ def _hit_out(hit: Hit) -> pb.Hit:
     )
 
 
-def _hit_in(message: pb.Hit) -> Hit:
+def _hit_in(message: pb.Hit, promoted: FillOrigin | None) -> Hit:
     return Hit(
         incarnation=shared.incarnation_in(message.incarnation),
         payload=message.payload,
         level=shared.level_in(message.level),
         execution_ms=shared.number_in(message.execution_ms, "execution_ms"),
         created=UnixMs(message.created_unix_ms),
+        promoted=promoted,
     )
 
 
@@ -348,6 +360,11 @@ def stats_out(stats: StoreStats) -> pb.StatsResponse:
         refused_commits=stats.refused_commits,
         writes=stats.writes,
         invalidated_entries=stats.invalidated_entries,
+        shadows=stats.shadows,
+        fills=stats.fills,
+        promotions=stats.promotions,
+        adoptions=stats.adoptions,
+        discarded_shadows=stats.discarded_shadows,
     )
 
 
@@ -364,4 +381,9 @@ def stats_in(message: pb.StatsResponse) -> StoreStats:
         refused_commits=message.refused_commits,
         writes=message.writes,
         invalidated_entries=message.invalidated_entries,
+        shadows=message.shadows,
+        fills=message.fills,
+        promotions=message.promotions,
+        adoptions=message.adoptions,
+        discarded_shadows=message.discarded_shadows,
     )

@@ -7,19 +7,23 @@ from collections.abc import Iterable
 
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.ids import (
+    BranchId,
     DemandId,
     Digest,
+    FillId,
     GenerationId,
     InvalidId,
     LeaseId,
     Name,
     RecordId,
+    TrialId,
     Version,
     parse_record,
 )
 from dynbranch.domain.reuse import (
     PURE,
     DeclaredRead,
+    FillOrigin,
     GenerationRef,
     Identity,
     Incarnation,
@@ -68,6 +72,14 @@ def lease_id_in(value: bytes) -> LeaseId:
 
 def generation_id_in(value: bytes) -> GenerationId:
     return GenerationId(_opaque(value, "generation id"))
+
+
+def branch_id_in(value: bytes) -> BranchId:
+    return BranchId(_opaque(value, "branch id"))
+
+
+def fill_id_in(value: bytes) -> FillId:
+    return FillId(_opaque(value, "fill id"))
 
 
 def _opaque(value: bytes, what: str) -> bytes:
@@ -207,6 +219,9 @@ def lease_out(lease: Lease) -> pb.Lease:
         scope=scope_out(lease.scope),
         producers=[incarnation_out(producer) for producer in lease.producers],
         ttl_ms=lease.ttl_ms,
+        fill=None if lease.fill is None else origin_out(lease.fill),
+        once=lease.once,
+        shadow_ttl_ms=lease.shadow_ttl_ms,
     )
 
 
@@ -221,4 +236,22 @@ def lease_in(message: pb.Lease) -> Lease:
         scope=scope_in(message.scope),
         producers=tuple(incarnation_in(producer) for producer in message.producers),
         ttl_ms=message.ttl_ms,
+        fill=origin_in(message.fill) if message.HasField("fill") else None,
+        once=message.once,
+        shadow_ttl_ms=message.shadow_ttl_ms,
+    )
+
+
+def origin_out(origin: FillOrigin) -> pb.FillOrigin:
+    return pb.FillOrigin(
+        branch_id=origin.branch_id, trial_id=origin.trial_id, fill_id=origin.fill_id, stage=origin.stage
+    )
+
+
+def origin_in(message: pb.FillOrigin) -> FillOrigin:
+    return FillOrigin(
+        branch_id=branch_id_in(message.branch_id),
+        trial_id=TrialId(_opaque(message.trial_id, "trial id")),
+        fill_id=fill_id_in(message.fill_id),
+        stage=message.stage,
     )

@@ -25,31 +25,61 @@ _sym_db = _symbol_database.Default()
 from dynbranch.v1 import shared_pb2 as dynbranch_dot_v1_dot_shared__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64ynbranch/v1/controller.proto\x12\x0c\x64ynbranch.v1\x1a\x19\x64ynbranch/v1/shared.proto\"b\n\x13ReportEventsRequest\x12\x10\n\x08reporter\x18\x01 \x01(\t\x12\x14\n\x0c\x66irst_number\x18\x02 \x01(\x04\x12#\n\x06\x65vents\x18\x03 \x03(\x0b\x32\x13.dynbranch.v1.Event\"\x80\x01\n\x05\x45vent\x12\x12\n\nat_unix_ms\x18\x01 \x01(\x04\x12,\n\x07\x61rrival\x18\x02 \x01(\x0b\x32\x19.dynbranch.v1.ArrivalSeenH\x00\x12,\n\x07outcome\x18\x03 \x01(\x0b\x32\x19.dynbranch.v1.OutcomeSeenH\x00\x42\x07\n\x05\x65vent\"{\n\x0b\x41rrivalSeen\x12\x11\n\tdemand_id\x18\x01 \x01(\x0c\x12(\n\x08identity\x18\x02 \x01(\x0b\x32\x16.dynbranch.v1.Identity\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\x0c\x12\x11\n\tstreaming\x18\x05 \x01(\x08\"\x94\x01\n\x0bOutcomeSeen\x12\x11\n\tdemand_id\x18\x01 \x01(\x0c\x12\x0f\n\x07outcome\x18\x02 \x01(\t\x12\x12\n\nlatency_ms\x18\x03 \x01(\x01\x12\x10\n\x08saved_ms\x18\x04 \x01(\x01\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x08\x12\x14\n\x0cinput_tokens\x18\x06 \x01(\r\x12\x15\n\routput_tokens\x18\x07 \x01(\r\"(\n\x14ReportEventsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\r\"\x10\n\x0eSummaryRequest\"\xda\x01\n\x0fSummaryResponse\x12\x10\n\x08\x61rrivals\x18\x01 \x01(\x04\x12=\n\x08outcomes\x18\x02 \x03(\x0b\x32+.dynbranch.v1.SummaryResponse.OutcomesEntry\x12\x10\n\x08saved_ms\x18\x03 \x01(\x01\x12\x11\n\tworkflows\x18\x04 \x01(\x04\x12\x12\n\nduplicates\x18\x05 \x01(\x04\x12\x0c\n\x04lost\x18\x06 \x01(\x04\x1a/\n\rOutcomesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x32\xb2\x01\n\x11\x43ontrollerService\x12U\n\x0cReportEvents\x12!.dynbranch.v1.ReportEventsRequest\x1a\".dynbranch.v1.ReportEventsResponse\x12\x46\n\x07Summary\x12\x1c.dynbranch.v1.SummaryRequest\x1a\x1d.dynbranch.v1.SummaryResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64ynbranch/v1/controller.proto\x12\x0c\x64ynbranch.v1\x1a\x19\x64ynbranch/v1/shared.proto\"\x17\n\x15WatchTemplatesRequest\"[\n\x16WatchTemplatesResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12/\n\ttemplates\x18\x02 \x03(\x0b\x32\x1c.dynbranch.v1.TemplateSource\"8\n\x0eTemplateSource\x12\x18\n\x10workflow_type_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\")\n\x14InspectBranchRequest\x12\x11\n\tbranch_id\x18\x01 \x01(\x0c\",\n\x15InspectBranchResponse\x12\x13\n\x0b\x62ranch_json\x18\x01 \x01(\t\";\n\x13ListBranchesRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61t_most\x18\x02 \x01(\r\"E\n\x14ListBranchesResponse\x12-\n\x08\x62ranches\x18\x01 \x03(\x0b\x32\x1b.dynbranch.v1.BranchSummary\"\xc5\x01\n\rBranchSummary\x12\x11\n\tbranch_id\x18\x01 \x01(\x0c\x12\x18\n\x10workflow_type_id\x18\x02 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x03 \x01(\t\x12\x16\n\x0e\x64\x65\x63ision_point\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x16\n\x0eopened_unix_ms\x18\x06 \x01(\x04\x12\x12\n\ncandidates\x18\x07 \x01(\r\x12\r\n\x05\x66ills\x18\x08 \x01(\r\x12\x10\n\x08\x63onsumed\x18\t \x01(\r\"b\n\x13ReportEventsRequest\x12\x10\n\x08reporter\x18\x01 \x01(\t\x12\x14\n\x0c\x66irst_number\x18\x02 \x01(\x04\x12#\n\x06\x65vents\x18\x03 \x03(\x0b\x32\x13.dynbranch.v1.Event\"\xac\x01\n\x05\x45vent\x12\x12\n\nat_unix_ms\x18\x01 \x01(\x04\x12,\n\x07\x61rrival\x18\x02 \x01(\x0b\x32\x19.dynbranch.v1.ArrivalSeenH\x00\x12,\n\x07outcome\x18\x03 \x01(\x0b\x32\x19.dynbranch.v1.OutcomeSeenH\x00\x12*\n\x06\x63hoice\x18\x04 \x01(\x0b\x32\x18.dynbranch.v1.ChoiceSeenH\x00\x42\x07\n\x05\x65vent\"\xdd\x03\n\x0b\x41rrivalSeen\x12\x11\n\tdemand_id\x18\x01 \x01(\x0c\x12(\n\x08identity\x18\x02 \x01(\x0b\x32\x16.dynbranch.v1.Identity\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\x0c\x12\x11\n\tstreaming\x18\x05 \x01(\x08\x12\r\n\x05stage\x18\x06 \x01(\t\x12\x13\n\x0bstage_index\x18\x07 \x01(\r\x12\x35\n\x06values\x18\x08 \x03(\x0b\x32%.dynbranch.v1.ArrivalSeen.ValuesEntry\x12+\n\nselections\x18\t \x03(\x0b\x32\x17.dynbranch.v1.Selection\x12\x15\n\rsharing_group\x18\n \x01(\t\x12\x13\n\x0b\x63\x61\x63he_scope\x18\x0b \x01(\t\x12\x46\n\x0f\x66orward_headers\x18\x0c \x03(\x0b\x32-.dynbranch.v1.ArrivalSeen.ForwardHeadersEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x35\n\x13\x46orwardHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"F\n\tSelection\x12\x16\n\x0e\x64\x65\x63ision_point\x18\x01 \x01(\t\x12\x0e\n\x06\x63hosen\x18\x02 \x03(\t\x12\x11\n\tambiguous\x18\x03 \x01(\x08\"\xb8\x01\n\nChoiceSeen\x12\x11\n\tdemand_id\x18\x01 \x01(\x0c\x12(\n\x08identity\x18\x02 \x01(\x0b\x32\x16.dynbranch.v1.Identity\x12\r\n\x05stage\x18\x03 \x01(\t\x12\x13\n\x0bstage_index\x18\x04 \x01(\r\x12*\n\tselection\x18\x05 \x01(\x0b\x32\x17.dynbranch.v1.Selection\x12\x0e\n\x06\x63losed\x18\x06 \x01(\x08\x12\r\n\x05items\x18\x07 \x01(\r\"\x90\x02\n\x0bOutcomeSeen\x12\x11\n\tdemand_id\x18\x01 \x01(\x0c\x12\x0f\n\x07outcome\x18\x02 \x01(\t\x12\x12\n\nlatency_ms\x18\x03 \x01(\x01\x12\x10\n\x08saved_ms\x18\x04 \x01(\x01\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x08\x12\x14\n\x0cinput_tokens\x18\x06 \x01(\r\x12\x15\n\routput_tokens\x18\x07 \x01(\r\x12+\n\nselections\x18\x08 \x03(\x0b\x32\x17.dynbranch.v1.Selection\x12\r\n\x05stage\x18\t \x01(\t\x12\x13\n\x0bstage_index\x18\n \x01(\r\x12\x13\n\x0boutput_json\x18\x0b \x01(\x0c\x12\x14\n\x0c\x65xecution_ms\x18\x0c \x01(\x01\"(\n\x14ReportEventsResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\r\"\x10\n\x0eSummaryRequest\"\xc8\x02\n\x0fSummaryResponse\x12\x10\n\x08\x61rrivals\x18\x01 \x01(\x04\x12=\n\x08outcomes\x18\x02 \x03(\x0b\x32+.dynbranch.v1.SummaryResponse.OutcomesEntry\x12\x10\n\x08saved_ms\x18\x03 \x01(\x01\x12\x11\n\tworkflows\x18\x04 \x01(\x04\x12\x12\n\nduplicates\x18\x05 \x01(\x04\x12\x0c\n\x04lost\x18\x06 \x01(\x04\x12\x10\n\x08\x62ranches\x18\x07 \x01(\x04\x12\x15\n\ropen_branches\x18\x08 \x01(\x04\x12\r\n\x05\x66ills\x18\t \x01(\x04\x12\x10\n\x08promoted\x18\n \x01(\x04\x12\x0f\n\x07\x61\x64opted\x18\x0b \x01(\x04\x12\x11\n\tdiscarded\x18\x0c \x01(\x04\x1a/\n\rOutcomesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x32\xb2\x01\n\x11\x43ontrollerService\x12U\n\x0cReportEvents\x12!.dynbranch.v1.ReportEventsRequest\x1a\".dynbranch.v1.ReportEventsResponse\x12\x46\n\x07Summary\x12\x1c.dynbranch.v1.SummaryRequest\x1a\x1d.dynbranch.v1.SummaryResponse2\x9f\x02\n\rBranchService\x12]\n\x0eWatchTemplates\x12#.dynbranch.v1.WatchTemplatesRequest\x1a$.dynbranch.v1.WatchTemplatesResponse0\x01\x12X\n\rInspectBranch\x12\".dynbranch.v1.InspectBranchRequest\x1a#.dynbranch.v1.InspectBranchResponse\x12U\n\x0cListBranches\x12!.dynbranch.v1.ListBranchesRequest\x1a\".dynbranch.v1.ListBranchesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dynbranch.v1.controller_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_ARRIVALSEEN_VALUESENTRY']._loaded_options = None
+  _globals['_ARRIVALSEEN_VALUESENTRY']._serialized_options = b'8\001'
+  _globals['_ARRIVALSEEN_FORWARDHEADERSENTRY']._loaded_options = None
+  _globals['_ARRIVALSEEN_FORWARDHEADERSENTRY']._serialized_options = b'8\001'
   _globals['_SUMMARYRESPONSE_OUTCOMESENTRY']._loaded_options = None
   _globals['_SUMMARYRESPONSE_OUTCOMESENTRY']._serialized_options = b'8\001'
-  _globals['_REPORTEVENTSREQUEST']._serialized_start=74
-  _globals['_REPORTEVENTSREQUEST']._serialized_end=172
-  _globals['_EVENT']._serialized_start=175
-  _globals['_EVENT']._serialized_end=303
-  _globals['_ARRIVALSEEN']._serialized_start=305
-  _globals['_ARRIVALSEEN']._serialized_end=428
-  _globals['_OUTCOMESEEN']._serialized_start=431
-  _globals['_OUTCOMESEEN']._serialized_end=579
-  _globals['_REPORTEVENTSRESPONSE']._serialized_start=581
-  _globals['_REPORTEVENTSRESPONSE']._serialized_end=621
-  _globals['_SUMMARYREQUEST']._serialized_start=623
-  _globals['_SUMMARYREQUEST']._serialized_end=639
-  _globals['_SUMMARYRESPONSE']._serialized_start=642
-  _globals['_SUMMARYRESPONSE']._serialized_end=860
-  _globals['_SUMMARYRESPONSE_OUTCOMESENTRY']._serialized_start=813
-  _globals['_SUMMARYRESPONSE_OUTCOMESENTRY']._serialized_end=860
-  _globals['_CONTROLLERSERVICE']._serialized_start=863
-  _globals['_CONTROLLERSERVICE']._serialized_end=1041
+  _globals['_WATCHTEMPLATESREQUEST']._serialized_start=74
+  _globals['_WATCHTEMPLATESREQUEST']._serialized_end=97
+  _globals['_WATCHTEMPLATESRESPONSE']._serialized_start=99
+  _globals['_WATCHTEMPLATESRESPONSE']._serialized_end=190
+  _globals['_TEMPLATESOURCE']._serialized_start=192
+  _globals['_TEMPLATESOURCE']._serialized_end=248
+  _globals['_INSPECTBRANCHREQUEST']._serialized_start=250
+  _globals['_INSPECTBRANCHREQUEST']._serialized_end=291
+  _globals['_INSPECTBRANCHRESPONSE']._serialized_start=293
+  _globals['_INSPECTBRANCHRESPONSE']._serialized_end=337
+  _globals['_LISTBRANCHESREQUEST']._serialized_start=339
+  _globals['_LISTBRANCHESREQUEST']._serialized_end=398
+  _globals['_LISTBRANCHESRESPONSE']._serialized_start=400
+  _globals['_LISTBRANCHESRESPONSE']._serialized_end=469
+  _globals['_BRANCHSUMMARY']._serialized_start=472
+  _globals['_BRANCHSUMMARY']._serialized_end=669
+  _globals['_REPORTEVENTSREQUEST']._serialized_start=671
+  _globals['_REPORTEVENTSREQUEST']._serialized_end=769
+  _globals['_EVENT']._serialized_start=772
+  _globals['_EVENT']._serialized_end=944
+  _globals['_ARRIVALSEEN']._serialized_start=947
+  _globals['_ARRIVALSEEN']._serialized_end=1424
+  _globals['_ARRIVALSEEN_VALUESENTRY']._serialized_start=1324
+  _globals['_ARRIVALSEEN_VALUESENTRY']._serialized_end=1369
+  _globals['_ARRIVALSEEN_FORWARDHEADERSENTRY']._serialized_start=1371
+  _globals['_ARRIVALSEEN_FORWARDHEADERSENTRY']._serialized_end=1424
+  _globals['_SELECTION']._serialized_start=1426
+  _globals['_SELECTION']._serialized_end=1496
+  _globals['_CHOICESEEN']._serialized_start=1499
+  _globals['_CHOICESEEN']._serialized_end=1683
+  _globals['_OUTCOMESEEN']._serialized_start=1686
+  _globals['_OUTCOMESEEN']._serialized_end=1958
+  _globals['_REPORTEVENTSRESPONSE']._serialized_start=1960
+  _globals['_REPORTEVENTSRESPONSE']._serialized_end=2000
+  _globals['_SUMMARYREQUEST']._serialized_start=2002
+  _globals['_SUMMARYREQUEST']._serialized_end=2018
+  _globals['_SUMMARYRESPONSE']._serialized_start=2021
+  _globals['_SUMMARYRESPONSE']._serialized_end=2349
+  _globals['_SUMMARYRESPONSE_OUTCOMESENTRY']._serialized_start=2302
+  _globals['_SUMMARYRESPONSE_OUTCOMESENTRY']._serialized_end=2349
+  _globals['_CONTROLLERSERVICE']._serialized_start=2352
+  _globals['_CONTROLLERSERVICE']._serialized_end=2530
+  _globals['_BRANCHSERVICE']._serialized_start=2533
+  _globals['_BRANCHSERVICE']._serialized_end=2820
 # @@protoc_insertion_point(module_scope)

@@ -20,6 +20,194 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class WatchTemplatesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTemplatesRequest: _TypeAlias = WatchTemplatesRequest  # noqa: Y015
+
+@_typing.final
+class WatchTemplatesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    TEMPLATES_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """Changes whenever a template does."""
+    @_builtins.property
+    def templates(self) -> _containers.RepeatedCompositeFieldContainer[Global___TemplateSource]:
+        """All templates, each as the text of its file."""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        templates: _abc.Iterable[Global___TemplateSource] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "templates", b"templates"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchTemplatesResponse: _TypeAlias = WatchTemplatesResponse  # noqa: Y015
+
+@_typing.final
+class TemplateSource(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOW_TYPE_ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    workflow_type_id: _builtins.str
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        workflow_type_id: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text", "workflow_type_id", b"workflow_type_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TemplateSource: _TypeAlias = TemplateSource  # noqa: Y015
+
+@_typing.final
+class InspectBranchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BRANCH_ID_FIELD_NUMBER: _builtins.int
+    branch_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        branch_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch_id", b"branch_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InspectBranchRequest: _TypeAlias = InspectBranchRequest  # noqa: Y015
+
+@_typing.final
+class InspectBranchResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BRANCH_JSON_FIELD_NUMBER: _builtins.int
+    branch_json: _builtins.str
+    """A JSON object: coordinate, window, candidates in order with their numbers, fills, resolution, engine time."""
+    def __init__(
+        self,
+        *,
+        branch_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch_json", b"branch_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InspectBranchResponse: _TypeAlias = InspectBranchResponse  # noqa: Y015
+
+@_typing.final
+class ListBranchesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOW_ID_FIELD_NUMBER: _builtins.int
+    AT_MOST_FIELD_NUMBER: _builtins.int
+    workflow_id: _builtins.str
+    at_most: _builtins.int
+    def __init__(
+        self,
+        *,
+        workflow_id: _builtins.str = ...,
+        at_most: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most", b"at_most", "workflow_id", b"workflow_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBranchesRequest: _TypeAlias = ListBranchesRequest  # noqa: Y015
+
+@_typing.final
+class ListBranchesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BRANCHES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def branches(self) -> _containers.RepeatedCompositeFieldContainer[Global___BranchSummary]: ...
+    def __init__(
+        self,
+        *,
+        branches: _abc.Iterable[Global___BranchSummary] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branches", b"branches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBranchesResponse: _TypeAlias = ListBranchesResponse  # noqa: Y015
+
+@_typing.final
+class BranchSummary(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BRANCH_ID_FIELD_NUMBER: _builtins.int
+    WORKFLOW_TYPE_ID_FIELD_NUMBER: _builtins.int
+    WORKFLOW_ID_FIELD_NUMBER: _builtins.int
+    DECISION_POINT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    OPENED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    FILLS_FIELD_NUMBER: _builtins.int
+    CONSUMED_FIELD_NUMBER: _builtins.int
+    branch_id: _builtins.bytes
+    workflow_type_id: _builtins.str
+    workflow_id: _builtins.str
+    decision_point: _builtins.str
+    state: _builtins.str
+    """"opening", "open", "resolved", "ambiguous", "expired", "settled"."""
+    opened_unix_ms: _builtins.int
+    candidates: _builtins.int
+    fills: _builtins.int
+    consumed: _builtins.int
+    def __init__(
+        self,
+        *,
+        branch_id: _builtins.bytes = ...,
+        workflow_type_id: _builtins.str = ...,
+        workflow_id: _builtins.str = ...,
+        decision_point: _builtins.str = ...,
+        state: _builtins.str = ...,
+        opened_unix_ms: _builtins.int = ...,
+        candidates: _builtins.int = ...,
+        fills: _builtins.int = ...,
+        consumed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch_id", b"branch_id", "candidates", b"candidates", "consumed", b"consumed", "decision_point", b"decision_point", "fills", b"fills", "opened_unix_ms", b"opened_unix_ms", "state", b"state", "workflow_id", b"workflow_id", "workflow_type_id", b"workflow_type_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BranchSummary: _TypeAlias = BranchSummary  # noqa: Y015
+
+@_typing.final
 class ReportEventsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -53,23 +241,27 @@ class Event(_message.Message):
     AT_UNIX_MS_FIELD_NUMBER: _builtins.int
     ARRIVAL_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
+    CHOICE_FIELD_NUMBER: _builtins.int
     at_unix_ms: _builtins.int
     @_builtins.property
     def arrival(self) -> Global___ArrivalSeen: ...
     @_builtins.property
     def outcome(self) -> Global___OutcomeSeen: ...
+    @_builtins.property
+    def choice(self) -> Global___ChoiceSeen: ...
     def __init__(
         self,
         *,
         at_unix_ms: _builtins.int = ...,
         arrival: Global___ArrivalSeen | None = ...,
         outcome: Global___OutcomeSeen | None = ...,
+        choice: Global___ChoiceSeen | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["arrival", b"arrival", "event", b"event", "outcome", b"outcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["arrival", b"arrival", "choice", b"choice", "event", b"event", "outcome", b"outcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrival", b"arrival", "at_unix_ms", b"at_unix_ms", "event", b"event", "outcome", b"outcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrival", b"arrival", "at_unix_ms", b"at_unix_ms", "choice", b"choice", "event", b"event", "outcome", b"outcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["arrival", "outcome"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["arrival", "outcome", "choice"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -79,17 +271,84 @@ Global___Event: _TypeAlias = Event  # noqa: Y015
 class ArrivalSeen(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ValuesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class ForwardHeadersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     DEMAND_ID_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     STREAMING_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    STAGE_INDEX_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    SELECTIONS_FIELD_NUMBER: _builtins.int
+    SHARING_GROUP_FIELD_NUMBER: _builtins.int
+    CACHE_SCOPE_FIELD_NUMBER: _builtins.int
+    FORWARD_HEADERS_FIELD_NUMBER: _builtins.int
     demand_id: _builtins.bytes
     target: _builtins.str
     name: _builtins.bytes
     streaming: _builtins.bool
+    stage: _builtins.str
+    """Only for workflow types with a template:
+    the stage that the request is, and its index where the stage repeats.
+    """
+    stage_index: _builtins.int
+    sharing_group: _builtins.str
+    """The sharing group that the request's name was made for, and what the engine was told of it."""
+    cache_scope: _builtins.str
     @_builtins.property
     def identity(self) -> _shared_pb2.Identity: ...
+    @_builtins.property
+    def values(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Values of the workflow that the template reads out of this request, by name."""
+
+    @_builtins.property
+    def selections(self) -> _containers.RepeatedCompositeFieldContainer[Global___Selection]:
+        """What a person or the harness picked, where the request itself resolves a decision point."""
+
+    @_builtins.property
+    def forward_headers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Headers of the harness that the engine sees. Kept in memory while the workflow is open, never logged."""
+
     def __init__(
         self,
         *,
@@ -98,14 +357,93 @@ class ArrivalSeen(_message.Message):
         target: _builtins.str = ...,
         name: _builtins.bytes = ...,
         streaming: _builtins.bool = ...,
+        stage: _builtins.str = ...,
+        stage_index: _builtins.int = ...,
+        values: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        selections: _abc.Iterable[Global___Selection] | None = ...,
+        sharing_group: _builtins.str = ...,
+        cache_scope: _builtins.str = ...,
+        forward_headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["demand_id", b"demand_id", "identity", b"identity", "name", b"name", "streaming", b"streaming", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_scope", b"cache_scope", "demand_id", b"demand_id", "forward_headers", b"forward_headers", "identity", b"identity", "name", b"name", "selections", b"selections", "sharing_group", b"sharing_group", "stage", b"stage", "stage_index", b"stage_index", "streaming", b"streaming", "target", b"target", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ArrivalSeen: _TypeAlias = ArrivalSeen  # noqa: Y015
+
+@_typing.final
+class Selection(_message.Message):
+    """What a decision point chose."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_POINT_FIELD_NUMBER: _builtins.int
+    CHOSEN_FIELD_NUMBER: _builtins.int
+    AMBIGUOUS_FIELD_NUMBER: _builtins.int
+    decision_point: _builtins.str
+    ambiguous: _builtins.bool
+    @_builtins.property
+    def chosen(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Several for parallel tool calls; empty when the choice can not be told."""
+
+    def __init__(
+        self,
+        *,
+        decision_point: _builtins.str = ...,
+        chosen: _abc.Iterable[_builtins.str] | None = ...,
+        ambiguous: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ambiguous", b"ambiguous", "chosen", b"chosen", "decision_point", b"decision_point"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Selection: _TypeAlias = Selection  # noqa: Y015
+
+@_typing.final
+class ChoiceSeen(_message.Message):
+    """A choice became visible in a decode that goes on, or closed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEMAND_ID_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    STAGE_INDEX_FIELD_NUMBER: _builtins.int
+    SELECTION_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
+    ITEMS_FIELD_NUMBER: _builtins.int
+    demand_id: _builtins.bytes
+    stage: _builtins.str
+    stage_index: _builtins.int
+    closed: _builtins.bool
+    """True: nothing that follows can change it."""
+    items: _builtins.int
+    @_builtins.property
+    def identity(self) -> _shared_pb2.Identity: ...
+    @_builtins.property
+    def selection(self) -> Global___Selection: ...
+    def __init__(
+        self,
+        *,
+        demand_id: _builtins.bytes = ...,
+        identity: _shared_pb2.Identity | None = ...,
+        stage: _builtins.str = ...,
+        stage_index: _builtins.int = ...,
+        selection: Global___Selection | None = ...,
+        closed: _builtins.bool = ...,
+        items: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "selection", b"selection"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "demand_id", b"demand_id", "identity", b"identity", "items", b"items", "selection", b"selection", "stage", b"stage", "stage_index", b"stage_index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChoiceSeen: _TypeAlias = ChoiceSeen  # noqa: Y015
 
 @_typing.final
 class OutcomeSeen(_message.Message):
@@ -118,6 +456,11 @@ class OutcomeSeen(_message.Message):
     FAILED_FIELD_NUMBER: _builtins.int
     INPUT_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    SELECTIONS_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    STAGE_INDEX_FIELD_NUMBER: _builtins.int
+    OUTPUT_JSON_FIELD_NUMBER: _builtins.int
+    EXECUTION_MS_FIELD_NUMBER: _builtins.int
     demand_id: _builtins.bytes
     outcome: _builtins.str
     """"hit", "joined", "miss", "bypass"."""
@@ -126,6 +469,15 @@ class OutcomeSeen(_message.Message):
     failed: _builtins.bool
     input_tokens: _builtins.int
     output_tokens: _builtins.int
+    stage: _builtins.str
+    stage_index: _builtins.int
+    output_json: _builtins.bytes
+    """The assistant message, or the tool's result, as JSON. Empty when it is too large to tell."""
+    execution_ms: _builtins.float
+    @_builtins.property
+    def selections(self) -> _containers.RepeatedCompositeFieldContainer[Global___Selection]:
+        """Only for workflow types with a template: what the output chose, and the output for the stages rendered from it."""
+
     def __init__(
         self,
         *,
@@ -136,10 +488,15 @@ class OutcomeSeen(_message.Message):
         failed: _builtins.bool = ...,
         input_tokens: _builtins.int = ...,
         output_tokens: _builtins.int = ...,
+        selections: _abc.Iterable[Global___Selection] | None = ...,
+        stage: _builtins.str = ...,
+        stage_index: _builtins.int = ...,
+        output_json: _builtins.bytes = ...,
+        execution_ms: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["demand_id", b"demand_id", "failed", b"failed", "input_tokens", b"input_tokens", "latency_ms", b"latency_ms", "outcome", b"outcome", "output_tokens", b"output_tokens", "saved_ms", b"saved_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["demand_id", b"demand_id", "execution_ms", b"execution_ms", "failed", b"failed", "input_tokens", b"input_tokens", "latency_ms", b"latency_ms", "outcome", b"outcome", "output_json", b"output_json", "output_tokens", b"output_tokens", "saved_ms", b"saved_ms", "selections", b"selections", "stage", b"stage", "stage_index", b"stage_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -210,11 +567,23 @@ class SummaryResponse(_message.Message):
     WORKFLOWS_FIELD_NUMBER: _builtins.int
     DUPLICATES_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    BRANCHES_FIELD_NUMBER: _builtins.int
+    OPEN_BRANCHES_FIELD_NUMBER: _builtins.int
+    FILLS_FIELD_NUMBER: _builtins.int
+    PROMOTED_FIELD_NUMBER: _builtins.int
+    ADOPTED_FIELD_NUMBER: _builtins.int
+    DISCARDED_FIELD_NUMBER: _builtins.int
     arrivals: _builtins.int
     saved_ms: _builtins.float
     workflows: _builtins.int
     duplicates: _builtins.int
     lost: _builtins.int
+    branches: _builtins.int
+    open_branches: _builtins.int
+    fills: _builtins.int
+    promoted: _builtins.int
+    adopted: _builtins.int
+    discarded: _builtins.int
     @_builtins.property
     def outcomes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     def __init__(
@@ -226,10 +595,16 @@ class SummaryResponse(_message.Message):
         workflows: _builtins.int = ...,
         duplicates: _builtins.int = ...,
         lost: _builtins.int = ...,
+        branches: _builtins.int = ...,
+        open_branches: _builtins.int = ...,
+        fills: _builtins.int = ...,
+        promoted: _builtins.int = ...,
+        adopted: _builtins.int = ...,
+        discarded: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "duplicates", b"duplicates", "lost", b"lost", "outcomes", b"outcomes", "saved_ms", b"saved_ms", "workflows", b"workflows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "arrivals", b"arrivals", "branches", b"branches", "discarded", b"discarded", "duplicates", b"duplicates", "fills", b"fills", "lost", b"lost", "open_branches", b"open_branches", "outcomes", b"outcomes", "promoted", b"promoted", "saved_ms", b"saved_ms", "workflows", b"workflows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

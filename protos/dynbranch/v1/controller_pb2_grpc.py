@@ -143,3 +143,167 @@ class ControllerService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class BranchServiceStub:
+    """Templates and branches, for gateways and people.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.WatchTemplates = channel.unary_stream(
+                '/dynbranch.v1.BranchService/WatchTemplates',
+                request_serializer=dynbranch_dot_v1_dot_controller__pb2.WatchTemplatesRequest.SerializeToString,
+                response_deserializer=dynbranch_dot_v1_dot_controller__pb2.WatchTemplatesResponse.FromString,
+                _registered_method=True)
+        self.InspectBranch = channel.unary_unary(
+                '/dynbranch.v1.BranchService/InspectBranch',
+                request_serializer=dynbranch_dot_v1_dot_controller__pb2.InspectBranchRequest.SerializeToString,
+                response_deserializer=dynbranch_dot_v1_dot_controller__pb2.InspectBranchResponse.FromString,
+                _registered_method=True)
+        self.ListBranches = channel.unary_unary(
+                '/dynbranch.v1.BranchService/ListBranches',
+                request_serializer=dynbranch_dot_v1_dot_controller__pb2.ListBranchesRequest.SerializeToString,
+                response_deserializer=dynbranch_dot_v1_dot_controller__pb2.ListBranchesResponse.FromString,
+                _registered_method=True)
+
+
+class BranchServiceServicer:
+    """Templates and branches, for gateways and people.
+    """
+
+    def WatchTemplates(self, request, context):
+        """The templates in force, at once and whenever they change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def InspectBranch(self, request, context):
+        """One branch from opening to settlement, for people.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBranches(self, request, context):
+        """Branches that are open or were settled lately, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_BranchServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'WatchTemplates': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchTemplates,
+                    request_deserializer=dynbranch_dot_v1_dot_controller__pb2.WatchTemplatesRequest.FromString,
+                    response_serializer=dynbranch_dot_v1_dot_controller__pb2.WatchTemplatesResponse.SerializeToString,
+            ),
+            'InspectBranch': grpc.unary_unary_rpc_method_handler(
+                    servicer.InspectBranch,
+                    request_deserializer=dynbranch_dot_v1_dot_controller__pb2.InspectBranchRequest.FromString,
+                    response_serializer=dynbranch_dot_v1_dot_controller__pb2.InspectBranchResponse.SerializeToString,
+            ),
+            'ListBranches': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBranches,
+                    request_deserializer=dynbranch_dot_v1_dot_controller__pb2.ListBranchesRequest.FromString,
+                    response_serializer=dynbranch_dot_v1_dot_controller__pb2.ListBranchesResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'dynbranch.v1.BranchService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('dynbranch.v1.BranchService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class BranchService:
+    """Templates and branches, for gateways and people.
+    """
+
+    @staticmethod
+    def WatchTemplates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dynbranch.v1.BranchService/WatchTemplates',
+            dynbranch_dot_v1_dot_controller__pb2.WatchTemplatesRequest.SerializeToString,
+            dynbranch_dot_v1_dot_controller__pb2.WatchTemplatesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InspectBranch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dynbranch.v1.BranchService/InspectBranch',
+            dynbranch_dot_v1_dot_controller__pb2.InspectBranchRequest.SerializeToString,
+            dynbranch_dot_v1_dot_controller__pb2.InspectBranchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBranches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dynbranch.v1.BranchService/ListBranches',
+            dynbranch_dot_v1_dot_controller__pb2.ListBranchesRequest.SerializeToString,
+            dynbranch_dot_v1_dot_controller__pb2.ListBranchesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -68,3 +68,58 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         """What the controller has seen, for people and tests."""
 
 def add_ControllerServiceServicer_to_server(servicer: ControllerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class BranchServiceStub:
+    """Templates and branches, for gateways and people."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> BranchServiceAsyncStub: ...
+    WatchTemplates: _grpc.UnaryStreamMultiCallable[_controller_pb2.WatchTemplatesRequest, _controller_pb2.WatchTemplatesResponse]
+    """The templates in force, at once and whenever they change."""
+    InspectBranch: _grpc.UnaryUnaryMultiCallable[_controller_pb2.InspectBranchRequest, _controller_pb2.InspectBranchResponse]
+    """One branch from opening to settlement, for people."""
+    ListBranches: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListBranchesRequest, _controller_pb2.ListBranchesResponse]
+    """Branches that are open or were settled lately, newest first."""
+
+@_typing.type_check_only
+class BranchServiceAsyncStub(BranchServiceStub):
+    """Templates and branches, for gateways and people."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    WatchTemplates: _aio.UnaryStreamMultiCallable[_controller_pb2.WatchTemplatesRequest, _controller_pb2.WatchTemplatesResponse]  # type: ignore[assignment]
+    """The templates in force, at once and whenever they change."""
+    InspectBranch: _aio.UnaryUnaryMultiCallable[_controller_pb2.InspectBranchRequest, _controller_pb2.InspectBranchResponse]  # type: ignore[assignment]
+    """One branch from opening to settlement, for people."""
+    ListBranches: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListBranchesRequest, _controller_pb2.ListBranchesResponse]  # type: ignore[assignment]
+    """Branches that are open or were settled lately, newest first."""
+
+class BranchServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Templates and branches, for gateways and people."""
+
+    @_abc_1.abstractmethod
+    def WatchTemplates(
+        self,
+        request: _controller_pb2.WatchTemplatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_controller_pb2.WatchTemplatesResponse], _abc.AsyncIterator[_controller_pb2.WatchTemplatesResponse]]:
+        """The templates in force, at once and whenever they change."""
+
+    @_abc_1.abstractmethod
+    def InspectBranch(
+        self,
+        request: _controller_pb2.InspectBranchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.InspectBranchResponse, _abc.Awaitable[_controller_pb2.InspectBranchResponse]]:
+        """One branch from opening to settlement, for people."""
+
+    @_abc_1.abstractmethod
+    def ListBranches(
+        self,
+        request: _controller_pb2.ListBranchesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ListBranchesResponse, _abc.Awaitable[_controller_pb2.ListBranchesResponse]]:
+        """Branches that are open or were settled lately, newest first."""
+
+def add_BranchServiceServicer_to_server(servicer: BranchServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -8,6 +8,7 @@ from dynbranch.v1 import shared_pb2 as _shared_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +19,47 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _SettlementKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SettlementKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SettlementKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SETTLEMENT_KIND_UNSPECIFIED: _SettlementKind.ValueType  # 0
+    SETTLEMENT_KIND_SHADOWED: _SettlementKind.ValueType  # 1
+    """A fill's stage completed and is a shadow now."""
+    SETTLEMENT_KIND_PROMOTED: _SettlementKind.ValueType  # 2
+    """A demand made the shadow a confirmed entry and was served by it."""
+    SETTLEMENT_KIND_ADOPTED: _SettlementKind.ValueType  # 3
+    """A demand took over the running execution."""
+    SETTLEMENT_KIND_CONFIRMED: _SettlementKind.ValueType  # 4
+    """An adopted execution was stored as a confirmed entry."""
+    SETTLEMENT_KIND_CONSUMED: _SettlementKind.ValueType  # 5
+    """A demand consumed the only use of a sampled stage."""
+    SETTLEMENT_KIND_DISCARDED: _SettlementKind.ValueType  # 6
+    """The shadow was deleted or the lease closed at the controller's wish, by age or for room."""
+    SETTLEMENT_KIND_STALE: _SettlementKind.ValueType  # 7
+    """A write felled the shadow or closed the lease: abort the execution."""
+
+class SettlementKind(_SettlementKind, metaclass=_SettlementKindEnumTypeWrapper): ...
+
+SETTLEMENT_KIND_UNSPECIFIED: SettlementKind.ValueType  # 0
+SETTLEMENT_KIND_SHADOWED: SettlementKind.ValueType  # 1
+"""A fill's stage completed and is a shadow now."""
+SETTLEMENT_KIND_PROMOTED: SettlementKind.ValueType  # 2
+"""A demand made the shadow a confirmed entry and was served by it."""
+SETTLEMENT_KIND_ADOPTED: SettlementKind.ValueType  # 3
+"""A demand took over the running execution."""
+SETTLEMENT_KIND_CONFIRMED: SettlementKind.ValueType  # 4
+"""An adopted execution was stored as a confirmed entry."""
+SETTLEMENT_KIND_CONSUMED: SettlementKind.ValueType  # 5
+"""A demand consumed the only use of a sampled stage."""
+SETTLEMENT_KIND_DISCARDED: SettlementKind.ValueType  # 6
+"""The shadow was deleted or the lease closed at the controller's wish, by age or for room."""
+SETTLEMENT_KIND_STALE: SettlementKind.ValueType  # 7
+"""A write felled the shadow or closed the lease: abort the execution."""
+Global___SettlementKind: _TypeAlias = SettlementKind  # noqa: Y015
 
 @_typing.final
 class DemandRequest(_message.Message):
@@ -32,6 +74,7 @@ class DemandRequest(_message.Message):
     EXCLUDE_GENERATIONS_FIELD_NUMBER: _builtins.int
     MAY_EXECUTE_FIELD_NUMBER: _builtins.int
     MAY_HIT_FIELD_NUMBER: _builtins.int
+    ONCE_FIELD_NUMBER: _builtins.int
     demand_id: _builtins.bytes
     """Identifies the demand: a retry with the same id gets the same kind of answer."""
     name: _builtins.bytes
@@ -39,6 +82,8 @@ class DemandRequest(_message.Message):
     """False: look and serve, but grant no lease and join nothing."""
     may_hit: _builtins.bool
     """False: a hit is not wanted (no-cache); the execution may be stored."""
+    once: _builtins.bool
+    """True: a sampled request. It is served by a `once` fill that nobody has consumed, or by nothing."""
     @_builtins.property
     def identity(self) -> _shared_pb2.Identity: ...
     @_builtins.property
@@ -67,10 +112,11 @@ class DemandRequest(_message.Message):
         exclude_generations: _abc.Iterable[_builtins.bytes] | None = ...,
         may_execute: _builtins.bool = ...,
         may_hit: _builtins.bool = ...,
+        once: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "intended", b"intended", "scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["demand_id", b"demand_id", "exclude_generations", b"exclude_generations", "identity", b"identity", "input_digests", b"input_digests", "intended", b"intended", "may_execute", b"may_execute", "may_hit", b"may_hit", "name", b"name", "scope", b"scope"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["demand_id", b"demand_id", "exclude_generations", b"exclude_generations", "identity", b"identity", "input_digests", b"input_digests", "intended", b"intended", "may_execute", b"may_execute", "may_hit", b"may_hit", "name", b"name", "once", b"once", "scope", b"scope"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -83,6 +129,7 @@ class DemandResponse(_message.Message):
     HIT_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
     MISS_FIELD_NUMBER: _builtins.int
+    FILL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hit(self) -> Global___Hit: ...
     @_builtins.property
@@ -91,16 +138,21 @@ class DemandResponse(_message.Message):
     def miss(self) -> _shared_pb2.Lease:
         """Execute and commit under this lease."""
 
+    @_builtins.property
+    def fill(self) -> _shared_pb2.FillOrigin:
+        """On a hit: the fill whose shadow this demand promoted or consumed. On a live generation: the fill that it adopted."""
+
     def __init__(
         self,
         *,
         hit: Global___Hit | None = ...,
         live: _shared_pb2.GenerationRef | None = ...,
         miss: _shared_pb2.Lease | None = ...,
+        fill: _shared_pb2.FillOrigin | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hit", b"hit", "live", b"live", "miss", b"miss", "outcome", b"outcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fill", b"fill", "hit", b"hit", "live", b"live", "miss", b"miss", "outcome", b"outcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hit", b"hit", "live", b"live", "miss", b"miss", "outcome", b"outcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fill", b"fill", "hit", b"hit", "live", b"live", "miss", b"miss", "outcome", b"outcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["hit", "live", "miss"]  # noqa: Y015
     _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
@@ -542,6 +594,319 @@ class InvalidationView(_message.Message):
 Global___InvalidationView: _TypeAlias = InvalidationView  # noqa: Y015
 
 @_typing.final
+class BeginFillRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    INPUT_DIGESTS_FIELD_NUMBER: _builtins.int
+    PRODUCERS_FIELD_NUMBER: _builtins.int
+    INTENDED_FIELD_NUMBER: _builtins.int
+    ONCE_FIELD_NUMBER: _builtins.int
+    SHADOW_TTL_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.bytes
+    once: _builtins.bool
+    """A sampled stage: its result is consumed by one demand."""
+    shadow_ttl_ms: _builtins.int
+    """How long the shadow may wait for its demand."""
+    @_builtins.property
+    def origin(self) -> _shared_pb2.FillOrigin: ...
+    @_builtins.property
+    def identity(self) -> _shared_pb2.Identity:
+        """Of the workflow whose branch it is."""
+
+    @_builtins.property
+    def scope(self) -> _shared_pb2.ReadScope: ...
+    @_builtins.property
+    def input_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def producers(self) -> _containers.RepeatedCompositeFieldContainer[_shared_pb2.Incarnation]:
+        """Earlier stages of the same fill, confirmed or shadows, whose results this stage was rendered from."""
+
+    @_builtins.property
+    def intended(self) -> _shared_pb2.GenerationRef:
+        """Where the fill will run. The store gives the generation its id."""
+
+    def __init__(
+        self,
+        *,
+        origin: _shared_pb2.FillOrigin | None = ...,
+        name: _builtins.bytes = ...,
+        identity: _shared_pb2.Identity | None = ...,
+        scope: _shared_pb2.ReadScope | None = ...,
+        input_digests: _abc.Iterable[_builtins.bytes] | None = ...,
+        producers: _abc.Iterable[_shared_pb2.Incarnation] | None = ...,
+        intended: _shared_pb2.GenerationRef | None = ...,
+        once: _builtins.bool = ...,
+        shadow_ttl_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "intended", b"intended", "origin", b"origin", "scope", b"scope"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "input_digests", b"input_digests", "intended", b"intended", "name", b"name", "once", b"once", "origin", b"origin", "producers", b"producers", "scope", b"scope", "shadow_ttl_ms", b"shadow_ttl_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginFillRequest: _TypeAlias = BeginFillRequest  # noqa: Y015
+
+@_typing.final
+class BeginFillResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRANTED_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
+    LIVE_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def granted(self) -> _shared_pb2.Lease:
+        """Run it and commit under this lease."""
+
+    @_builtins.property
+    def known(self) -> Global___KnownResult:
+        """The name is confirmed or shadowed already: go on from its result without running."""
+
+    @_builtins.property
+    def live(self) -> _shared_pb2.GenerationRef:
+        """It is executing already."""
+
+    @_builtins.property
+    def refused(self) -> Global___FillRefusal: ...
+    def __init__(
+        self,
+        *,
+        granted: _shared_pb2.Lease | None = ...,
+        known: Global___KnownResult | None = ...,
+        live: _shared_pb2.GenerationRef | None = ...,
+        refused: Global___FillRefusal | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["granted", b"granted", "known", b"known", "live", b"live", "outcome", b"outcome", "refused", b"refused"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["granted", b"granted", "known", b"known", "live", b"live", "outcome", b"outcome", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["granted", "known", "live", "refused"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___BeginFillResponse: _TypeAlias = BeginFillResponse  # noqa: Y015
+
+@_typing.final
+class KnownResult(_message.Message):
+    """For rendering the next stage of a fill, never for an answer to a harness."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    EXECUTION_MS_FIELD_NUMBER: _builtins.int
+    payload: _builtins.bytes
+    shadow: _builtins.bool
+    level: _shared_pb2.DeterminismLevel.ValueType
+    execution_ms: _builtins.float
+    @_builtins.property
+    def incarnation(self) -> _shared_pb2.Incarnation: ...
+    def __init__(
+        self,
+        *,
+        incarnation: _shared_pb2.Incarnation | None = ...,
+        payload: _builtins.bytes = ...,
+        shadow: _builtins.bool = ...,
+        level: _shared_pb2.DeterminismLevel.ValueType = ...,
+        execution_ms: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_ms", b"execution_ms", "incarnation", b"incarnation", "level", b"level", "payload", b"payload", "shadow", b"shadow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownResult: _TypeAlias = KnownResult  # noqa: Y015
+
+@_typing.final
+class FillRefusal(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """"lost", "full", "once_taken", "not_storable"."""
+    detail: _builtins.str
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FillRefusal: _TypeAlias = FillRefusal  # noqa: Y015
+
+@_typing.final
+class DiscardFillsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILL_IDS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """"lost", "expired", "cancelled", "failed"."""
+    @_builtins.property
+    def fill_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        fill_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fill_ids", b"fill_ids", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiscardFillsRequest: _TypeAlias = DiscardFillsRequest  # noqa: Y015
+
+@_typing.final
+class DiscardFillsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ABORT_FIELD_NUMBER: _builtins.int
+    DISCARDED_SHADOWS_FIELD_NUMBER: _builtins.int
+    IMMUNE_FILL_IDS_FIELD_NUMBER: _builtins.int
+    discarded_shadows: _builtins.int
+    @_builtins.property
+    def abort(self) -> _containers.RepeatedCompositeFieldContainer[_shared_pb2.GenerationRef]:
+        """Executions that may commit nothing any more: abort them."""
+
+    @_builtins.property
+    def immune_fill_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Fills of the request of which some stage was promoted, adopted or consumed; that stage stands."""
+
+    def __init__(
+        self,
+        *,
+        abort: _abc.Iterable[_shared_pb2.GenerationRef] | None = ...,
+        discarded_shadows: _builtins.int = ...,
+        immune_fill_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "discarded_shadows", b"discarded_shadows", "immune_fill_ids", b"immune_fill_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiscardFillsResponse: _TypeAlias = DiscardFillsResponse  # noqa: Y015
+
+@_typing.final
+class ReadSettlementsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACKNOWLEDGED_THROUGH_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    AT_MOST_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    acknowledged_through: _builtins.int
+    """Everything up to this number has been taken in and may be forgotten."""
+    after: _builtins.int
+    """Wanted: numbers above this one."""
+    at_most: _builtins.int
+    wait_ms: _builtins.int
+    """How long to wait when there is none. At most 10,000."""
+    def __init__(
+        self,
+        *,
+        acknowledged_through: _builtins.int = ...,
+        after: _builtins.int = ...,
+        at_most: _builtins.int = ...,
+        wait_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_through", b"acknowledged_through", "after", b"after", "at_most", b"at_most", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadSettlementsRequest: _TypeAlias = ReadSettlementsRequest  # noqa: Y015
+
+@_typing.final
+class ReadSettlementsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SETTLEMENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def settlements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Settlement]: ...
+    def __init__(
+        self,
+        *,
+        settlements: _abc.Iterable[Global___Settlement] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["settlements", b"settlements"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadSettlementsResponse: _TypeAlias = ReadSettlementsResponse  # noqa: Y015
+
+@_typing.final
+class Settlement(_message.Message):
+    """One change of one stage of one fill. Delivered at least once: know it by (trial, fill, stage, kind)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    AT_UNIX_MS_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    DEMANDED_BY_FIELD_NUMBER: _builtins.int
+    EXECUTION_MS_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    kind: Global___SettlementKind.ValueType
+    at_unix_ms: _builtins.int
+    name: _builtins.bytes
+    execution_ms: _builtins.float
+    """Milliseconds that the stage executed, where it has completed."""
+    reason: _builtins.str
+    @_builtins.property
+    def origin(self) -> _shared_pb2.FillOrigin: ...
+    @_builtins.property
+    def demanded_by(self) -> _shared_pb2.Identity:
+        """Whose demand it was: for promoted, adopted, consumed."""
+
+    @_builtins.property
+    def generation(self) -> _shared_pb2.GenerationRef:
+        """Where it runs, if it may still run."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        kind: Global___SettlementKind.ValueType = ...,
+        origin: _shared_pb2.FillOrigin | None = ...,
+        at_unix_ms: _builtins.int = ...,
+        name: _builtins.bytes = ...,
+        demanded_by: _shared_pb2.Identity | None = ...,
+        execution_ms: _builtins.float = ...,
+        generation: _shared_pb2.GenerationRef | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["demanded_by", b"demanded_by", "generation", b"generation", "origin", b"origin"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_ms", b"at_unix_ms", "demanded_by", b"demanded_by", "execution_ms", b"execution_ms", "generation", b"generation", "kind", b"kind", "name", b"name", "number", b"number", "origin", b"origin", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Settlement: _TypeAlias = Settlement  # noqa: Y015
+
+@_typing.final
 class StatsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -571,6 +936,11 @@ class StatsResponse(_message.Message):
     REFUSED_COMMITS_FIELD_NUMBER: _builtins.int
     WRITES_FIELD_NUMBER: _builtins.int
     INVALIDATED_ENTRIES_FIELD_NUMBER: _builtins.int
+    SHADOWS_FIELD_NUMBER: _builtins.int
+    FILLS_FIELD_NUMBER: _builtins.int
+    PROMOTIONS_FIELD_NUMBER: _builtins.int
+    ADOPTIONS_FIELD_NUMBER: _builtins.int
+    DISCARDED_SHADOWS_FIELD_NUMBER: _builtins.int
     entries: _builtins.int
     payload_bytes: _builtins.int
     leases: _builtins.int
@@ -581,6 +951,12 @@ class StatsResponse(_message.Message):
     refused_commits: _builtins.int
     writes: _builtins.int
     invalidated_entries: _builtins.int
+    shadows: _builtins.int
+    """Shadows now, and fills that execute now."""
+    fills: _builtins.int
+    promotions: _builtins.int
+    adoptions: _builtins.int
+    discarded_shadows: _builtins.int
     @_builtins.property
     def version(self) -> _shared_pb2.Version: ...
     def __init__(
@@ -597,10 +973,15 @@ class StatsResponse(_message.Message):
         refused_commits: _builtins.int = ...,
         writes: _builtins.int = ...,
         invalidated_entries: _builtins.int = ...,
+        shadows: _builtins.int = ...,
+        fills: _builtins.int = ...,
+        promotions: _builtins.int = ...,
+        adoptions: _builtins.int = ...,
+        discarded_shadows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commits", b"commits", "entries", b"entries", "hits", b"hits", "invalidated_entries", b"invalidated_entries", "joins", b"joins", "leases", b"leases", "misses", b"misses", "payload_bytes", b"payload_bytes", "refused_commits", b"refused_commits", "version", b"version", "writes", b"writes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adoptions", b"adoptions", "commits", b"commits", "discarded_shadows", b"discarded_shadows", "entries", b"entries", "fills", b"fills", "hits", b"hits", "invalidated_entries", b"invalidated_entries", "joins", b"joins", "leases", b"leases", "misses", b"misses", "payload_bytes", b"payload_bytes", "promotions", b"promotions", "refused_commits", b"refused_commits", "shadows", b"shadows", "version", b"version", "writes", b"writes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

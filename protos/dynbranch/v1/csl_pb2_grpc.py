@@ -363,3 +363,168 @@ class CslService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class FillServiceStub:
+    """The part of the store that a controller uses: fills before any demand. None of it is a demand.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.BeginFill = channel.unary_unary(
+                '/dynbranch.v1.FillService/BeginFill',
+                request_serializer=dynbranch_dot_v1_dot_csl__pb2.BeginFillRequest.SerializeToString,
+                response_deserializer=dynbranch_dot_v1_dot_csl__pb2.BeginFillResponse.FromString,
+                _registered_method=True)
+        self.DiscardFills = channel.unary_unary(
+                '/dynbranch.v1.FillService/DiscardFills',
+                request_serializer=dynbranch_dot_v1_dot_csl__pb2.DiscardFillsRequest.SerializeToString,
+                response_deserializer=dynbranch_dot_v1_dot_csl__pb2.DiscardFillsResponse.FromString,
+                _registered_method=True)
+        self.ReadSettlements = channel.unary_unary(
+                '/dynbranch.v1.FillService/ReadSettlements',
+                request_serializer=dynbranch_dot_v1_dot_csl__pb2.ReadSettlementsRequest.SerializeToString,
+                response_deserializer=dynbranch_dot_v1_dot_csl__pb2.ReadSettlementsResponse.FromString,
+                _registered_method=True)
+
+
+class FillServiceServicer:
+    """The part of the store that a controller uses: fills before any demand. None of it is a demand.
+    """
+
+    def BeginFill(self, request, context):
+        """Asks for the leave to run one stage of a fill. Never a canonical demand: it confirms nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardFills(self, request, context):
+        """Takes fills away: their shadows are deleted, their executions may commit nothing any more. What a demand has
+        promoted or adopted is not touched.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadSettlements(self, request, context):
+        """What became of fills, in order, from the outbox that is written with each change of state. Waits for news.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_FillServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'BeginFill': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginFill,
+                    request_deserializer=dynbranch_dot_v1_dot_csl__pb2.BeginFillRequest.FromString,
+                    response_serializer=dynbranch_dot_v1_dot_csl__pb2.BeginFillResponse.SerializeToString,
+            ),
+            'DiscardFills': grpc.unary_unary_rpc_method_handler(
+                    servicer.DiscardFills,
+                    request_deserializer=dynbranch_dot_v1_dot_csl__pb2.DiscardFillsRequest.FromString,
+                    response_serializer=dynbranch_dot_v1_dot_csl__pb2.DiscardFillsResponse.SerializeToString,
+            ),
+            'ReadSettlements': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadSettlements,
+                    request_deserializer=dynbranch_dot_v1_dot_csl__pb2.ReadSettlementsRequest.FromString,
+                    response_serializer=dynbranch_dot_v1_dot_csl__pb2.ReadSettlementsResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'dynbranch.v1.FillService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('dynbranch.v1.FillService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class FillService:
+    """The part of the store that a controller uses: fills before any demand. None of it is a demand.
+    """
+
+    @staticmethod
+    def BeginFill(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dynbranch.v1.FillService/BeginFill',
+            dynbranch_dot_v1_dot_csl__pb2.BeginFillRequest.SerializeToString,
+            dynbranch_dot_v1_dot_csl__pb2.BeginFillResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiscardFills(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dynbranch.v1.FillService/DiscardFills',
+            dynbranch_dot_v1_dot_csl__pb2.DiscardFillsRequest.SerializeToString,
+            dynbranch_dot_v1_dot_csl__pb2.DiscardFillsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadSettlements(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dynbranch.v1.FillService/ReadSettlements',
+            dynbranch_dot_v1_dot_csl__pb2.ReadSettlementsRequest.SerializeToString,
+            dynbranch_dot_v1_dot_csl__pb2.ReadSettlementsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

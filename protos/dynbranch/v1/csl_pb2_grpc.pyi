@@ -128,3 +128,64 @@ class CslServiceServicer(metaclass=_abc_1.ABCMeta):
         """Counters and gauges of the store."""
 
 def add_CslServiceServicer_to_server(servicer: CslServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class FillServiceStub:
+    """The part of the store that a controller uses: fills before any demand. None of it is a demand."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> FillServiceAsyncStub: ...
+    BeginFill: _grpc.UnaryUnaryMultiCallable[_csl_pb2.BeginFillRequest, _csl_pb2.BeginFillResponse]
+    """Asks for the leave to run one stage of a fill. Never a canonical demand: it confirms nothing."""
+    DiscardFills: _grpc.UnaryUnaryMultiCallable[_csl_pb2.DiscardFillsRequest, _csl_pb2.DiscardFillsResponse]
+    """Takes fills away: their shadows are deleted, their executions may commit nothing any more. What a demand has
+    promoted or adopted is not touched.
+    """
+    ReadSettlements: _grpc.UnaryUnaryMultiCallable[_csl_pb2.ReadSettlementsRequest, _csl_pb2.ReadSettlementsResponse]
+    """What became of fills, in order, from the outbox that is written with each change of state. Waits for news."""
+
+@_typing.type_check_only
+class FillServiceAsyncStub(FillServiceStub):
+    """The part of the store that a controller uses: fills before any demand. None of it is a demand."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    BeginFill: _aio.UnaryUnaryMultiCallable[_csl_pb2.BeginFillRequest, _csl_pb2.BeginFillResponse]  # type: ignore[assignment]
+    """Asks for the leave to run one stage of a fill. Never a canonical demand: it confirms nothing."""
+    DiscardFills: _aio.UnaryUnaryMultiCallable[_csl_pb2.DiscardFillsRequest, _csl_pb2.DiscardFillsResponse]  # type: ignore[assignment]
+    """Takes fills away: their shadows are deleted, their executions may commit nothing any more. What a demand has
+    promoted or adopted is not touched.
+    """
+    ReadSettlements: _aio.UnaryUnaryMultiCallable[_csl_pb2.ReadSettlementsRequest, _csl_pb2.ReadSettlementsResponse]  # type: ignore[assignment]
+    """What became of fills, in order, from the outbox that is written with each change of state. Waits for news."""
+
+class FillServiceServicer(metaclass=_abc_1.ABCMeta):
+    """The part of the store that a controller uses: fills before any demand. None of it is a demand."""
+
+    @_abc_1.abstractmethod
+    def BeginFill(
+        self,
+        request: _csl_pb2.BeginFillRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_csl_pb2.BeginFillResponse, _abc.Awaitable[_csl_pb2.BeginFillResponse]]:
+        """Asks for the leave to run one stage of a fill. Never a canonical demand: it confirms nothing."""
+
+    @_abc_1.abstractmethod
+    def DiscardFills(
+        self,
+        request: _csl_pb2.DiscardFillsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_csl_pb2.DiscardFillsResponse, _abc.Awaitable[_csl_pb2.DiscardFillsResponse]]:
+        """Takes fills away: their shadows are deleted, their executions may commit nothing any more. What a demand has
+        promoted or adopted is not touched.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadSettlements(
+        self,
+        request: _csl_pb2.ReadSettlementsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_csl_pb2.ReadSettlementsResponse, _abc.Awaitable[_csl_pb2.ReadSettlementsResponse]]:
+        """What became of fills, in order, from the outbox that is written with each change of state. Waits for news."""
+
+def add_FillServiceServicer_to_server(servicer: FillServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -226,9 +226,15 @@ class Lease(_message.Message):
     PRODUCERS_FIELD_NUMBER: _builtins.int
     TTL_MS_FIELD_NUMBER: _builtins.int
     FILL_FIELD_NUMBER: _builtins.int
+    ONCE_FIELD_NUMBER: _builtins.int
+    SHADOW_TTL_MS_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.bytes
     name: _builtins.bytes
     ttl_ms: _builtins.int
+    once: _builtins.bool
+    """A sampled stage of a fill: one demand may consume its result."""
+    shadow_ttl_ms: _builtins.int
+    """How long the shadow may wait for its demand."""
     @_builtins.property
     def generation(self) -> Global___GenerationRef: ...
     @_builtins.property
@@ -239,7 +245,7 @@ class Lease(_message.Message):
     def producers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Incarnation]: ...
     @_builtins.property
     def fill(self) -> Global___FillOrigin:
-        """Reserved for the fill that holds this lease: its branch, trial and candidate."""
+        """The fill that holds this lease: its result becomes a shadow, unless a demand adopts the execution."""
 
     def __init__(
         self,
@@ -252,10 +258,12 @@ class Lease(_message.Message):
         producers: _abc.Iterable[Global___Incarnation] | None = ...,
         ttl_ms: _builtins.int = ...,
         fill: Global___FillOrigin | None = ...,
+        once: _builtins.bool = ...,
+        shadow_ttl_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fill", b"fill", "generation", b"generation", "read_token", b"read_token", "scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fill", b"fill", "generation", b"generation", "lease_id", b"lease_id", "name", b"name", "producers", b"producers", "read_token", b"read_token", "scope", b"scope", "ttl_ms", b"ttl_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fill", b"fill", "generation", b"generation", "lease_id", b"lease_id", "name", b"name", "once", b"once", "producers", b"producers", "read_token", b"read_token", "scope", b"scope", "shadow_ttl_ms", b"shadow_ttl_ms", "ttl_ms", b"ttl_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -270,19 +278,23 @@ class FillOrigin(_message.Message):
     BRANCH_ID_FIELD_NUMBER: _builtins.int
     TRIAL_ID_FIELD_NUMBER: _builtins.int
     FILL_ID_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
     branch_id: _builtins.bytes
     trial_id: _builtins.bytes
     fill_id: _builtins.bytes
+    stage: _builtins.int
+    """Which stage of the fill's chain, from 0."""
     def __init__(
         self,
         *,
         branch_id: _builtins.bytes = ...,
         trial_id: _builtins.bytes = ...,
         fill_id: _builtins.bytes = ...,
+        stage: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch_id", b"branch_id", "fill_id", b"fill_id", "trial_id", b"trial_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch_id", b"branch_id", "fill_id", b"fill_id", "stage", b"stage", "trial_id", b"trial_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

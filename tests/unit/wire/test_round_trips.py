@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from dynbranch.domain import errors
 from dynbranch.runtime.error_status import error_of, status_of
-from dynbranch.wire import controller, csl, engine_agent, shared
+from dynbranch.wire import controller, csl, engine_agent, fills, shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.wire import values
@@ -28,6 +28,12 @@ CODECS: dict[str, tuple[st.SearchStrategy[Any], Codec, Codec]] = {
     "demand_outcome": (values.demand_outcomes, csl.demand_outcome_out, csl.demand_outcome_in),
     "commit": (values.commits(), csl.commit_out, csl.commit_in),
     "commit_outcome": (values.commit_outcomes, csl.commit_outcome_out, csl.commit_outcome_in),
+    "origin": (values.origins, shared.origin_out, shared.origin_in),
+    "begin_fill": (values.begun_fills, fills.begin_out, fills.begin_in),
+    "fill_outcome": (values.fill_outcomes, fills.outcome_out, fills.outcome_in),
+    "discard_fills": (values.discards, fills.discard_out, fills.discard_in),
+    "discarded": (values.discarded, fills.discarded_out, fills.discarded_in),
+    "settlements": (values.several(values.settlements), fills.settlements_out, fills.settlements_in),
     "renew": (
         st.tuples(values.several(values.ids), values.u32),
         lambda value: csl.renew_out(*value),
@@ -69,6 +75,12 @@ CODECS: dict[str, tuple[st.SearchStrategy[Any], Codec, Codec]] = {
     ),
     "occupancy": (values.occupancies, engine_agent.occupancy_out, engine_agent.occupancy_in),
     "batch": (values.batches, controller.batch_out, controller.batch_in),
+    "templates": (values.template_sets, controller.templates_out, controller.templates_in),
+    "branches": (
+        values.several(values.branch_summaries),
+        controller.branches_out,
+        controller.branches_in,
+    ),
     "summary": (values.summaries, controller.summary_out, controller.summary_in),
 }
 

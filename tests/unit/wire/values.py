@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynbranch.domain import engine, events, reuse
+from dynbranch.domain import branches, engine, events, fills, reuse
 from dynbranch.domain.ids import RecordId, Version
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -43,6 +43,7 @@ identities = build(
 )
 scopes = build(reuse.ReadScope, declared=several(declared), sources=several(sources))
 generations = build(reuse.GenerationRef, generation_id=ids, agent_address=words)
+origins = build(reuse.FillOrigin, branch_id=ids, trial_id=ids, fill_id=ids, stage=u32)
 leases = build(
     reuse.Lease,
     lease_id=ids,
@@ -52,6 +53,9 @@ leases = build(
     scope=scopes,
     producers=several(incarnations),
     ttl_ms=u32,
+    fill=st.none() | origins,
+    once=st.booleans(),
+    shadow_ttl_ms=u32,
 )
 
 demands = build(
@@ -65,6 +69,7 @@ demands = build(
     exclude_generations=st.frozensets(ids, max_size=3),
     may_execute=st.booleans(),
     may_hit=st.booleans(),
+    once=st.booleans(),
 )
 hits = build(
     reuse.Hit,
@@ -73,9 +78,56 @@ hits = build(
     level=levels,
     execution_ms=numbers,
     created=u64,
+    promoted=st.none() | origins,
 )
 demand_outcomes = (
-    hits | build(reuse.Live, generation=generations) | build(reuse.Miss, lease=st.none() | leases)
+    hits
+    | build(reuse.Live, generation=generations, adopted=st.none() | origins)
+    | build(reuse.Miss, lease=st.none() | leases)
+)
+begun_fills = build(
+    fills.BeginFill,
+    origin=origins,
+    name=digests,
+    identity=identities,
+    scope=scopes,
+    intended=generations,
+    input_digests=several(digests),
+    producers=several(incarnations),
+    once=st.booleans(),
+    shadow_ttl_ms=u32,
+)
+fill_outcomes = (
+    build(fills.FillGranted, lease=leases)
+    | build(
+        fills.FillKnown,
+        incarnation=incarnations,
+        payload=st.binary(),
+        shadow=st.booleans(),
+        level=levels,
+        execution_ms=numbers,
+    )
+    | build(fills.FillLive, generation=generations)
+    | build(fills.FillRefused, reason=st.sampled_from(fills.FillRefusal), detail=words)
+)
+discards = build(fills.DiscardFills, fill_ids=several(ids), reason=st.sampled_from(fills.DiscardReason))
+discarded = build(
+    fills.DiscardResult,
+    abort=several(generations),
+    discarded_shadows=u32,
+    immune=st.frozensets(ids, max_size=3),
+)
+settlements = build(
+    fills.Settlement,
+    number=u64,
+    kind=st.sampled_from(fills.SettlementKind),
+    origin=origins,
+    at=u64,
+    name=digests,
+    demanded_by=st.none() | identities,
+    execution_ms=numbers,
+    generation=st.none() | generations,
+    reason=words,
 )
 
 
@@ -218,6 +270,26 @@ occupancies = build(
     fills=u32,
 )
 
+pairs = st.dictionaries(words, words, max_size=3).map(lambda known: tuple(sorted(known.items())))
+selections = build(events.Selection, decision_point=words, chosen=several(words), ambiguous=st.booleans())
+stages_told = build(
+    events.StageTold,
+    stage=words.filter(bool),
+    index=u32,
+    values=pairs,
+    selections=several(selections),
+    sharing_group=words,
+    cache_scope=words,
+    forward_headers=pairs,
+)
+outputs_told = build(
+    events.OutputTold,
+    stage=words.filter(bool),
+    index=u32,
+    selections=several(selections),
+    output_json=st.binary(),
+    execution_ms=numbers,
+)
 arrivals = build(
     events.ArrivalSeen,
     at=u64,
@@ -226,6 +298,18 @@ arrivals = build(
     target=words,
     name=st.none() | digests,
     streaming=st.booleans(),
+    told=st.none() | stages_told,
+)
+choices = build(
+    events.ChoiceSeen,
+    at=u64,
+    demand_id=ids,
+    identity=identities,
+    stage=words,
+    index=u32,
+    selection=selections,
+    closed=st.booleans(),
+    items=u32,
 )
 outcomes = build(
     events.OutcomeSeen,
@@ -237,12 +321,13 @@ outcomes = build(
     failed=st.booleans(),
     input_tokens=u32,
     output_tokens=u32,
+    told=st.none() | outputs_told,
 )
 batches = build(
     events.EventBatch,
     reporter=words.filter(bool),
     first_number=u64,
-    events=several(arrivals | outcomes),
+    events=several(arrivals | outcomes | choices),
 )
 summaries = build(
     events.ControllerSummary,
@@ -252,4 +337,27 @@ summaries = build(
     workflows=u64,
     duplicates=u64,
     lost=u64,
+    branches=u64,
+    open_branches=u64,
+    fills=u64,
+    promoted=u64,
+    adopted=u64,
+    discarded=u64,
+)
+template_sets = build(
+    branches.TemplateSet,
+    revision=u64,
+    templates=several(build(branches.TemplateSource, workflow_type_id=words, text=words)),
+)
+branch_summaries = build(
+    branches.BranchSummary,
+    branch_id=ids,
+    workflow_type_id=words,
+    workflow_id=words,
+    decision_point=words,
+    state=words,
+    opened=u64,
+    candidates=u32,
+    fills=u32,
+    consumed=u32,
 )

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from dynbranch.controller.core.numbering import Numbering
-from dynbranch.domain.events import ArrivalSeen, ControllerSummary, EventBatch, GatewayEvent, OutcomeSeen
+from dynbranch.domain.events import (
+    ArrivalSeen,
+    ChoiceSeen,
+    ControllerSummary,
+    EventBatch,
+    GatewayEvent,
+    OutcomeSeen,
+)
 from dynbranch.domain.ids import Instant
 
 OUTCOMES = frozenset({"hit", "promoted", "adopted", "joined", "miss", "bypass"})
@@ -107,6 +114,8 @@ class Journal:
             case OutcomeSeen():
                 self._outcomes[event.outcome if event.outcome in OUTCOMES else OTHER_OUTCOME] += 1
                 self._saved_ms += event.saved_ms
+            case ChoiceSeen():
+                pass
             case _:
                 assert_never(event)
 
