@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from dynbranch.controller.core.journal import OTHER_OUTCOME, OUTCOMES, Received
-from dynbranch.domain.events import ArrivalSeen, ControllerSummary, OutcomeSeen
+from dynbranch.domain.events import ArrivalSeen, ChoiceSeen, ControllerSummary, OutcomeSeen
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _LATENCY_BUCKETS_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -50,6 +50,8 @@ class ControllerMetrics:
                     self._arrivals.inc()
                 case OutcomeSeen():
                     self._observe_outcome(event)
+                case ChoiceSeen():
+                    pass
                 case _:
                     assert_never(event)
         self._duplicates.inc(received.duplicates)
