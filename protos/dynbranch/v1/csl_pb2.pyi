@@ -62,6 +62,116 @@ SETTLEMENT_KIND_STALE: SettlementKind.ValueType  # 7
 Global___SettlementKind: _TypeAlias = SettlementKind  # noqa: Y015
 
 @_typing.final
+class CslServiceConverseRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def asks(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreAsk]: ...
+    def __init__(
+        self,
+        *,
+        asks: _abc.Iterable[Global___StoreAsk] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks", b"asks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CslServiceConverseRequest: _TypeAlias = CslServiceConverseRequest  # noqa: Y015
+
+@_typing.final
+class StoreAsk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    DEMAND_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    TRACESTATE_FIELD_NUMBER: _builtins.int
+    call: _builtins.int
+    """Chosen by the caller, once on this stream."""
+    traceparent: _builtins.str
+    """W3C trace context of the call. Empty: not traced."""
+    tracestate: _builtins.str
+    @_builtins.property
+    def demand(self) -> Global___DemandRequest: ...
+    @_builtins.property
+    def commit(self) -> Global___CommitRequest: ...
+    def __init__(
+        self,
+        *,
+        call: _builtins.int = ...,
+        demand: Global___DemandRequest | None = ...,
+        commit: Global___CommitRequest | None = ...,
+        traceparent: _builtins.str = ...,
+        tracestate: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask", "commit", b"commit", "demand", b"demand"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask", "call", b"call", "commit", b"commit", "demand", b"demand", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_ask: _TypeAlias = _typing.Literal["demand", "commit"]  # noqa: Y015
+    _WhichOneofArgType_ask: _TypeAlias = _typing.Literal["ask", b"ask"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_ask) -> _WhichOneofReturnType_ask | None: ...
+
+Global___StoreAsk: _TypeAlias = StoreAsk  # noqa: Y015
+
+@_typing.final
+class CslServiceConverseResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreAnswer]: ...
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___StoreAnswer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CslServiceConverseResponse: _TypeAlias = CslServiceConverseResponse  # noqa: Y015
+
+@_typing.final
+class StoreAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    DEMAND_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    call: _builtins.int
+    @_builtins.property
+    def demand(self) -> Global___DemandResponse: ...
+    @_builtins.property
+    def commit(self) -> Global___CommitResponse: ...
+    @_builtins.property
+    def error(self) -> _shared_pb2.CallError: ...
+    def __init__(
+        self,
+        *,
+        call: _builtins.int = ...,
+        demand: Global___DemandResponse | None = ...,
+        commit: Global___CommitResponse | None = ...,
+        error: _shared_pb2.CallError | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "commit", b"commit", "demand", b"demand", "error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "call", b"call", "commit", b"commit", "demand", b"demand", "error", b"error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["demand", "commit", "error"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___StoreAnswer: _TypeAlias = StoreAnswer  # noqa: Y015
+
+@_typing.final
 class DemandRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -45,6 +45,11 @@ class CslServiceStub:
                 request_serializer=dynbranch_dot_v1_dot_csl__pb2.CommitRequest.SerializeToString,
                 response_deserializer=dynbranch_dot_v1_dot_csl__pb2.CommitResponse.FromString,
                 _registered_method=True)
+        self.Converse = channel.stream_stream(
+                '/dynbranch.v1.CslService/Converse',
+                request_serializer=dynbranch_dot_v1_dot_csl__pb2.CslServiceConverseRequest.SerializeToString,
+                response_deserializer=dynbranch_dot_v1_dot_csl__pb2.CslServiceConverseResponse.FromString,
+                _registered_method=True)
         self.RenewLeases = channel.unary_unary(
                 '/dynbranch.v1.CslService/RenewLeases',
                 request_serializer=dynbranch_dot_v1_dot_csl__pb2.RenewLeasesRequest.SerializeToString,
@@ -85,6 +90,14 @@ class CslServiceServicer:
 
     def Commit(self, request, context):
         """Stores one completed execution, if everything that it read is still as it was.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Converse(self, request_iterator, context):
+        """Many demands and commits on one stream, which costs a fraction of a call for each: what is there for several
+        of them travels in one message. Answers come in any order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,6 +150,11 @@ def add_CslServiceServicer_to_server(servicer, server):
                     servicer.Commit,
                     request_deserializer=dynbranch_dot_v1_dot_csl__pb2.CommitRequest.FromString,
                     response_serializer=dynbranch_dot_v1_dot_csl__pb2.CommitResponse.SerializeToString,
+            ),
+            'Converse': grpc.stream_stream_rpc_method_handler(
+                    servicer.Converse,
+                    request_deserializer=dynbranch_dot_v1_dot_csl__pb2.CslServiceConverseRequest.FromString,
+                    response_serializer=dynbranch_dot_v1_dot_csl__pb2.CslServiceConverseResponse.SerializeToString,
             ),
             'RenewLeases': grpc.unary_unary_rpc_method_handler(
                     servicer.RenewLeases,
@@ -219,6 +237,33 @@ class CslService:
             '/dynbranch.v1.CslService/Commit',
             dynbranch_dot_v1_dot_csl__pb2.CommitRequest.SerializeToString,
             dynbranch_dot_v1_dot_csl__pb2.CommitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Converse(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/dynbranch.v1.CslService/Converse',
+            dynbranch_dot_v1_dot_csl__pb2.CslServiceConverseRequest.SerializeToString,
+            dynbranch_dot_v1_dot_csl__pb2.CslServiceConverseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,10 @@ class CslServiceStub:
     """One canonical demand: a hit, a live generation to attach to, or leave to execute."""
     Commit: _grpc.UnaryUnaryMultiCallable[_csl_pb2.CommitRequest, _csl_pb2.CommitResponse]
     """Stores one completed execution, if everything that it read is still as it was."""
+    Converse: _grpc.StreamStreamMultiCallable[_csl_pb2.CslServiceConverseRequest, _csl_pb2.CslServiceConverseResponse]
+    """Many demands and commits on one stream, which costs a fraction of a call for each: what is there for several
+    of them travels in one message. Answers come in any order.
+    """
     RenewLeases: _grpc.UnaryUnaryMultiCallable[_csl_pb2.RenewLeasesRequest, _csl_pb2.RenewLeasesResponse]
     """Keeps leases alive while their generations run."""
     ReleaseLeases: _grpc.UnaryUnaryMultiCallable[_csl_pb2.ReleaseLeasesRequest, _csl_pb2.ReleaseLeasesResponse]
@@ -57,6 +61,10 @@ class CslServiceAsyncStub(CslServiceStub):
     """One canonical demand: a hit, a live generation to attach to, or leave to execute."""
     Commit: _aio.UnaryUnaryMultiCallable[_csl_pb2.CommitRequest, _csl_pb2.CommitResponse]  # type: ignore[assignment]
     """Stores one completed execution, if everything that it read is still as it was."""
+    Converse: _aio.StreamStreamMultiCallable[_csl_pb2.CslServiceConverseRequest, _csl_pb2.CslServiceConverseResponse]  # type: ignore[assignment]
+    """Many demands and commits on one stream, which costs a fraction of a call for each: what is there for several
+    of them travels in one message. Answers come in any order.
+    """
     RenewLeases: _aio.UnaryUnaryMultiCallable[_csl_pb2.RenewLeasesRequest, _csl_pb2.RenewLeasesResponse]  # type: ignore[assignment]
     """Keeps leases alive while their generations run."""
     ReleaseLeases: _aio.UnaryUnaryMultiCallable[_csl_pb2.ReleaseLeasesRequest, _csl_pb2.ReleaseLeasesResponse]  # type: ignore[assignment]
@@ -86,6 +94,16 @@ class CslServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_csl_pb2.CommitResponse, _abc.Awaitable[_csl_pb2.CommitResponse]]:
         """Stores one completed execution, if everything that it read is still as it was."""
+
+    @_abc_1.abstractmethod
+    def Converse(
+        self,
+        request_iterator: _MaybeAsyncIterator[_csl_pb2.CslServiceConverseRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_csl_pb2.CslServiceConverseResponse], _abc.AsyncIterator[_csl_pb2.CslServiceConverseResponse]]:
+        """Many demands and commits on one stream, which costs a fraction of a call for each: what is there for several
+        of them travels in one message. Answers come in any order.
+        """
 
     @_abc_1.abstractmethod
     def RenewLeases(

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from dynbranch.v1 import shared_pb2 as dynbranch_dot_v1_dot_shared__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x64ynbranch/v1/engine_agent.proto\x12\x0c\x64ynbranch.v1\x1a\x19\x64ynbranch/v1/shared.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xdc\x01\n\x10\x44\x65scribeResponse\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x12\n\nbypass_url\x18\x03 \x01(\t\x12\r\n\x05ready\x18\x04 \x01(\x08\x12\x18\n\x10not_ready_reason\x18\x05 \x01(\t\x12.\n\x06models\x18\x06 \x03(\x0b\x32\x1e.dynbranch.v1.ModelDescription\x12,\n\x05tools\x18\x07 \x03(\x0b\x32\x1d.dynbranch.v1.ToolDescription\x12\r\n\x05slots\x18\x08 \x01(\r\"\xaa\x01\n\x10ModelDescription\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12.\n\x0b\x66ingerprint\x18\x03 \x01(\x0b\x32\x19.dynbranch.v1.Fingerprint\x12\x16\n\x0e\x63ontext_tokens\x18\x04 \x01(\r\x12\x14\n\x0c\x65quivalences\x18\x05 \x03(\t\x12\x1b\n\x13not_reusable_reason\x18\x06 \x01(\t\"\x9f\x01\n\x0b\x46ingerprint\x12\x33\n\x05\x66\x61\x63ts\x18\x01 \x03(\x0b\x32$.dynbranch.v1.Fingerprint.FactsEntry\x12-\n\x05level\x18\x02 \x01(\x0e\x32\x1e.dynbranch.v1.DeterminismLevel\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x87\x01\n\x0fToolDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x0b\x66ingerprint\x18\x02 \x01(\x0b\x32\x19.dynbranch.v1.Fingerprint\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x11\n\tfreshness\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\"\xb2\x03\n\x0fGenerateRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12(\n\x08protocol\x18\x02 \x01(\x0e\x32\x16.dynbranch.v1.Protocol\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x1a\n\x12\x66ingerprint_digest\x18\x05 \x01(\x0c\x12\"\n\x05lease\x18\x06 \x01(\x0b\x32\x13.dynbranch.v1.Lease\x12(\n\x08identity\x18\x07 \x01(\x0b\x32\x16.dynbranch.v1.Identity\x12\x17\n\x0f\x64\x65tach_grace_ms\x18\x08 \x01(\r\x12J\n\x0f\x66orward_headers\x18\t \x03(\x0b\x32\x31.dynbranch.v1.GenerateRequest.ForwardHeadersEntry\x12%\n\x04work\x18\n \x01(\x0e\x32\x17.dynbranch.v1.WorkClass\x12\x13\n\x0b\x63\x61\x63he_scope\x18\x0b \x01(\t\x1a\x35\n\x13\x46orwardHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"B\n\x10GenerateResponse\x12.\n\x06\x65vents\x18\x01 \x01(\x0b\x32\x1e.dynbranch.v1.GenerationEvents\"J\n\rAttachRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12\x11\n\tfrom_item\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"@\n\x0e\x41ttachResponse\x12.\n\x06\x65vents\x18\x01 \x01(\x0b\x32\x1e.dynbranch.v1.GenerationEvents\"s\n\x10GenerationEvents\x12\x11\n\tfrom_item\x18\x01 \x01(\x04\x12\r\n\x05items\x18\x02 \x03(\x0c\x12(\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1b.dynbranch.v1.GenerationEnd\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\xb0\x01\n\rGenerationEnd\x12,\n\tcompleted\x18\x01 \x01(\x0b\x32\x17.dynbranch.v1.CompletedH\x00\x12&\n\x06\x66\x61iled\x18\x02 \x01(\x0b\x32\x14.dynbranch.v1.FailedH\x00\x12(\n\x07\x61\x62orted\x18\x03 \x01(\x0b\x32\x15.dynbranch.v1.AbortedH\x00\x12\x14\n\x0c\x65xecution_ms\x18\x04 \x01(\x01\x42\t\n\x07outcome\"\x1b\n\tCompleted\x12\x0e\n\x06\x63ommit\x18\x01 \x01(\t\"i\n\x06\x46\x61iled\x12\x13\n\x0bhttp_status\x18\x01 \x01(\r\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\x12\x11\n\tmay_retry\x18\x03 \x01(\x08\x12\x14\n\x0c\x63ontent_type\x18\x04 \x01(\t\x12\x13\n\x0bretry_after\x18\x05 \x01(\t\"\x19\n\x07\x41\x62orted\x12\x0e\n\x06reason\x18\x01 \x01(\t\"5\n\x0c\x41\x62ortRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\" \n\rAbortResponse\x12\x0f\n\x07\x61\x62orted\x18\x01 \x01(\x08\"#\n\x0c\x44rainRequest\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x01 \x01(\r\"&\n\rDrainResponse\x12\x15\n\rstill_running\x18\x01 \x01(\r\",\n\x15WatchOccupancyRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\r\"\x87\x02\n\x16WatchOccupancyResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\r\n\x05ready\x18\x02 \x01(\x08\x12\r\n\x05slots\x18\x03 \x01(\r\x12\x0f\n\x07running\x18\x04 \x01(\r\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x1b\n\x0e\x65ngine_running\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0e\x65ngine_waiting\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rkv_used_share\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\r\n\x05\x66ills\x18\t \x01(\rB\x11\n\x0f_engine_runningB\x11\n\x0f_engine_waitingB\x10\n\x0e_kv_used_share*V\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x1d\n\x19PROTOCOL_CHAT_COMPLETIONS\x10\x01\x12\x11\n\rPROTOCOL_TOOL\x10\x02*l\n\tWorkClass\x12\x1a\n\x16WORK_CLASS_UNSPECIFIED\x10\x00\x12\x18\n\x14WORK_CLASS_CANONICAL\x10\x01\x12\x13\n\x0fWORK_CLASS_FILL\x10\x02\x12\x14\n\x10WORK_CLASS_DRAFT\x10\x03\x32\xd6\x03\n\x12\x45ngineAgentService\x12I\n\x08\x44\x65scribe\x12\x1d.dynbranch.v1.DescribeRequest\x1a\x1e.dynbranch.v1.DescribeResponse\x12K\n\x08Generate\x12\x1d.dynbranch.v1.GenerateRequest\x1a\x1e.dynbranch.v1.GenerateResponse0\x01\x12\x45\n\x06\x41ttach\x12\x1b.dynbranch.v1.AttachRequest\x1a\x1c.dynbranch.v1.AttachResponse0\x01\x12@\n\x05\x41\x62ort\x12\x1a.dynbranch.v1.AbortRequest\x1a\x1b.dynbranch.v1.AbortResponse\x12@\n\x05\x44rain\x12\x1a.dynbranch.v1.DrainRequest\x1a\x1b.dynbranch.v1.DrainResponse\x12]\n\x0eWatchOccupancy\x12#.dynbranch.v1.WatchOccupancyRequest\x1a$.dynbranch.v1.WatchOccupancyResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x64ynbranch/v1/engine_agent.proto\x12\x0c\x64ynbranch.v1\x1a\x19\x64ynbranch/v1/shared.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xdc\x01\n\x10\x44\x65scribeResponse\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x12\n\nbypass_url\x18\x03 \x01(\t\x12\r\n\x05ready\x18\x04 \x01(\x08\x12\x18\n\x10not_ready_reason\x18\x05 \x01(\t\x12.\n\x06models\x18\x06 \x03(\x0b\x32\x1e.dynbranch.v1.ModelDescription\x12,\n\x05tools\x18\x07 \x03(\x0b\x32\x1d.dynbranch.v1.ToolDescription\x12\r\n\x05slots\x18\x08 \x01(\r\"\xaa\x01\n\x10ModelDescription\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12.\n\x0b\x66ingerprint\x18\x03 \x01(\x0b\x32\x19.dynbranch.v1.Fingerprint\x12\x16\n\x0e\x63ontext_tokens\x18\x04 \x01(\r\x12\x14\n\x0c\x65quivalences\x18\x05 \x03(\t\x12\x1b\n\x13not_reusable_reason\x18\x06 \x01(\t\"\x9f\x01\n\x0b\x46ingerprint\x12\x33\n\x05\x66\x61\x63ts\x18\x01 \x03(\x0b\x32$.dynbranch.v1.Fingerprint.FactsEntry\x12-\n\x05level\x18\x02 \x01(\x0e\x32\x1e.dynbranch.v1.DeterminismLevel\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x87\x01\n\x0fToolDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12.\n\x0b\x66ingerprint\x18\x02 \x01(\x0b\x32\x19.dynbranch.v1.Fingerprint\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x11\n\tfreshness\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\"\xb2\x03\n\x0fGenerateRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12(\n\x08protocol\x18\x02 \x01(\x0e\x32\x16.dynbranch.v1.Protocol\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x1a\n\x12\x66ingerprint_digest\x18\x05 \x01(\x0c\x12\"\n\x05lease\x18\x06 \x01(\x0b\x32\x13.dynbranch.v1.Lease\x12(\n\x08identity\x18\x07 \x01(\x0b\x32\x16.dynbranch.v1.Identity\x12\x17\n\x0f\x64\x65tach_grace_ms\x18\x08 \x01(\r\x12J\n\x0f\x66orward_headers\x18\t \x03(\x0b\x32\x31.dynbranch.v1.GenerateRequest.ForwardHeadersEntry\x12%\n\x04work\x18\n \x01(\x0e\x32\x17.dynbranch.v1.WorkClass\x12\x13\n\x0b\x63\x61\x63he_scope\x18\x0b \x01(\t\x1a\x35\n\x13\x46orwardHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"B\n\x10GenerateResponse\x12.\n\x06\x65vents\x18\x01 \x01(\x0b\x32\x1e.dynbranch.v1.GenerationEvents\"J\n\rAttachRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12\x11\n\tfrom_item\x18\x02 \x01(\x04\x12\x0f\n\x07wait_ms\x18\x03 \x01(\r\"@\n\x0e\x41ttachResponse\x12.\n\x06\x65vents\x18\x01 \x01(\x0b\x32\x1e.dynbranch.v1.GenerationEvents\"N\n!EngineAgentServiceConverseRequest\x12)\n\x04\x61sks\x18\x01 \x03(\x0b\x32\x1b.dynbranch.v1.GenerationAsk\"\xd7\x01\n\rGenerationAsk\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x04\x12\x31\n\x08generate\x18\x02 \x01(\x0b\x32\x1d.dynbranch.v1.GenerateRequestH\x00\x12-\n\x06\x61ttach\x18\x03 \x01(\x0b\x32\x1b.dynbranch.v1.AttachRequestH\x00\x12\x15\n\x0btaken_bytes\x18\x04 \x01(\x04H\x00\x12\x0f\n\x05leave\x18\x05 \x01(\x08H\x00\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\x12\x12\n\ntracestate\x18\x07 \x01(\tB\x05\n\x03\x61sk\"U\n\"EngineAgentServiceConverseResponse\x12/\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1e.dynbranch.v1.GenerationAnswer\"\x86\x01\n\x10GenerationAnswer\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x04\x12\x30\n\x06\x65vents\x18\x02 \x01(\x0b\x32\x1e.dynbranch.v1.GenerationEventsH\x00\x12(\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.dynbranch.v1.CallErrorH\x00\x42\x08\n\x06\x61nswer\"s\n\x10GenerationEvents\x12\x11\n\tfrom_item\x18\x01 \x01(\x04\x12\r\n\x05items\x18\x02 \x03(\x0c\x12(\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1b.dynbranch.v1.GenerationEnd\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\xb0\x01\n\rGenerationEnd\x12,\n\tcompleted\x18\x01 \x01(\x0b\x32\x17.dynbranch.v1.CompletedH\x00\x12&\n\x06\x66\x61iled\x18\x02 \x01(\x0b\x32\x14.dynbranch.v1.FailedH\x00\x12(\n\x07\x61\x62orted\x18\x03 \x01(\x0b\x32\x15.dynbranch.v1.AbortedH\x00\x12\x14\n\x0c\x65xecution_ms\x18\x04 \x01(\x01\x42\t\n\x07outcome\"\x1b\n\tCompleted\x12\x0e\n\x06\x63ommit\x18\x01 \x01(\t\"i\n\x06\x46\x61iled\x12\x13\n\x0bhttp_status\x18\x01 \x01(\r\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\x12\x11\n\tmay_retry\x18\x03 \x01(\x08\x12\x14\n\x0c\x63ontent_type\x18\x04 \x01(\t\x12\x13\n\x0bretry_after\x18\x05 \x01(\t\"\x19\n\x07\x41\x62orted\x12\x0e\n\x06reason\x18\x01 \x01(\t\"5\n\x0c\x41\x62ortRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\" \n\rAbortResponse\x12\x0f\n\x07\x61\x62orted\x18\x01 \x01(\x08\"#\n\x0c\x44rainRequest\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x01 \x01(\r\"&\n\rDrainResponse\x12\x15\n\rstill_running\x18\x01 \x01(\r\",\n\x15WatchOccupancyRequest\x12\x13\n\x0binterval_ms\x18\x01 \x01(\r\"\x87\x02\n\x16WatchOccupancyResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\r\n\x05ready\x18\x02 \x01(\x08\x12\r\n\x05slots\x18\x03 \x01(\r\x12\x0f\n\x07running\x18\x04 \x01(\r\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x1b\n\x0e\x65ngine_running\x18\x06 \x01(\rH\x00\x88\x01\x01\x12\x1b\n\x0e\x65ngine_waiting\x18\x07 \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rkv_used_share\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\r\n\x05\x66ills\x18\t \x01(\rB\x11\n\x0f_engine_runningB\x11\n\x0f_engine_waitingB\x10\n\x0e_kv_used_share*V\n\x08Protocol\x12\x18\n\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x1d\n\x19PROTOCOL_CHAT_COMPLETIONS\x10\x01\x12\x11\n\rPROTOCOL_TOOL\x10\x02*l\n\tWorkClass\x12\x1a\n\x16WORK_CLASS_UNSPECIFIED\x10\x00\x12\x18\n\x14WORK_CLASS_CANONICAL\x10\x01\x12\x13\n\x0fWORK_CLASS_FILL\x10\x02\x12\x14\n\x10WORK_CLASS_DRAFT\x10\x03\x32\xc9\x04\n\x12\x45ngineAgentService\x12I\n\x08\x44\x65scribe\x12\x1d.dynbranch.v1.DescribeRequest\x1a\x1e.dynbranch.v1.DescribeResponse\x12K\n\x08Generate\x12\x1d.dynbranch.v1.GenerateRequest\x1a\x1e.dynbranch.v1.GenerateResponse0\x01\x12\x45\n\x06\x41ttach\x12\x1b.dynbranch.v1.AttachRequest\x1a\x1c.dynbranch.v1.AttachResponse0\x01\x12q\n\x08\x43onverse\x12/.dynbranch.v1.EngineAgentServiceConverseRequest\x1a\x30.dynbranch.v1.EngineAgentServiceConverseResponse(\x01\x30\x01\x12@\n\x05\x41\x62ort\x12\x1a.dynbranch.v1.AbortRequest\x1a\x1b.dynbranch.v1.AbortResponse\x12@\n\x05\x44rain\x12\x1a.dynbranch.v1.DrainRequest\x1a\x1b.dynbranch.v1.DrainResponse\x12]\n\x0eWatchOccupancy\x12#.dynbranch.v1.WatchOccupancyRequest\x1a$.dynbranch.v1.WatchOccupancyResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,10 +36,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FINGERPRINT_FACTSENTRY']._serialized_options = b'8\001'
   _globals['_GENERATEREQUEST_FORWARDHEADERSENTRY']._loaded_options = None
   _globals['_GENERATEREQUEST_FORWARDHEADERSENTRY']._serialized_options = b'8\001'
-  _globals['_PROTOCOL']._serialized_start=2375
-  _globals['_PROTOCOL']._serialized_end=2461
-  _globals['_WORKCLASS']._serialized_start=2463
-  _globals['_WORKCLASS']._serialized_end=2571
+  _globals['_PROTOCOL']._serialized_start=2897
+  _globals['_PROTOCOL']._serialized_end=2983
+  _globals['_WORKCLASS']._serialized_start=2985
+  _globals['_WORKCLASS']._serialized_end=3093
   _globals['_DESCRIBEREQUEST']._serialized_start=76
   _globals['_DESCRIBEREQUEST']._serialized_end=93
   _globals['_DESCRIBERESPONSE']._serialized_start=96
@@ -62,28 +62,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ATTACHREQUEST']._serialized_end=1370
   _globals['_ATTACHRESPONSE']._serialized_start=1372
   _globals['_ATTACHRESPONSE']._serialized_end=1436
-  _globals['_GENERATIONEVENTS']._serialized_start=1438
-  _globals['_GENERATIONEVENTS']._serialized_end=1553
-  _globals['_GENERATIONEND']._serialized_start=1556
-  _globals['_GENERATIONEND']._serialized_end=1732
-  _globals['_COMPLETED']._serialized_start=1734
-  _globals['_COMPLETED']._serialized_end=1761
-  _globals['_FAILED']._serialized_start=1763
-  _globals['_FAILED']._serialized_end=1868
-  _globals['_ABORTED']._serialized_start=1870
-  _globals['_ABORTED']._serialized_end=1895
-  _globals['_ABORTREQUEST']._serialized_start=1897
-  _globals['_ABORTREQUEST']._serialized_end=1950
-  _globals['_ABORTRESPONSE']._serialized_start=1952
-  _globals['_ABORTRESPONSE']._serialized_end=1984
-  _globals['_DRAINREQUEST']._serialized_start=1986
-  _globals['_DRAINREQUEST']._serialized_end=2021
-  _globals['_DRAINRESPONSE']._serialized_start=2023
-  _globals['_DRAINRESPONSE']._serialized_end=2061
-  _globals['_WATCHOCCUPANCYREQUEST']._serialized_start=2063
-  _globals['_WATCHOCCUPANCYREQUEST']._serialized_end=2107
-  _globals['_WATCHOCCUPANCYRESPONSE']._serialized_start=2110
-  _globals['_WATCHOCCUPANCYRESPONSE']._serialized_end=2373
-  _globals['_ENGINEAGENTSERVICE']._serialized_start=2574
-  _globals['_ENGINEAGENTSERVICE']._serialized_end=3044
+  _globals['_ENGINEAGENTSERVICECONVERSEREQUEST']._serialized_start=1438
+  _globals['_ENGINEAGENTSERVICECONVERSEREQUEST']._serialized_end=1516
+  _globals['_GENERATIONASK']._serialized_start=1519
+  _globals['_GENERATIONASK']._serialized_end=1734
+  _globals['_ENGINEAGENTSERVICECONVERSERESPONSE']._serialized_start=1736
+  _globals['_ENGINEAGENTSERVICECONVERSERESPONSE']._serialized_end=1821
+  _globals['_GENERATIONANSWER']._serialized_start=1824
+  _globals['_GENERATIONANSWER']._serialized_end=1958
+  _globals['_GENERATIONEVENTS']._serialized_start=1960
+  _globals['_GENERATIONEVENTS']._serialized_end=2075
+  _globals['_GENERATIONEND']._serialized_start=2078
+  _globals['_GENERATIONEND']._serialized_end=2254
+  _globals['_COMPLETED']._serialized_start=2256
+  _globals['_COMPLETED']._serialized_end=2283
+  _globals['_FAILED']._serialized_start=2285
+  _globals['_FAILED']._serialized_end=2390
+  _globals['_ABORTED']._serialized_start=2392
+  _globals['_ABORTED']._serialized_end=2417
+  _globals['_ABORTREQUEST']._serialized_start=2419
+  _globals['_ABORTREQUEST']._serialized_end=2472
+  _globals['_ABORTRESPONSE']._serialized_start=2474
+  _globals['_ABORTRESPONSE']._serialized_end=2506
+  _globals['_DRAINREQUEST']._serialized_start=2508
+  _globals['_DRAINREQUEST']._serialized_end=2543
+  _globals['_DRAINRESPONSE']._serialized_start=2545
+  _globals['_DRAINRESPONSE']._serialized_end=2583
+  _globals['_WATCHOCCUPANCYREQUEST']._serialized_start=2585
+  _globals['_WATCHOCCUPANCYREQUEST']._serialized_end=2629
+  _globals['_WATCHOCCUPANCYRESPONSE']._serialized_start=2632
+  _globals['_WATCHOCCUPANCYRESPONSE']._serialized_end=2895
+  _globals['_ENGINEAGENTSERVICE']._serialized_start=3096
+  _globals['_ENGINEAGENTSERVICE']._serialized_end=3681
 # @@protoc_insertion_point(module_scope)

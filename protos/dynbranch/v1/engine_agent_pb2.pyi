@@ -398,6 +398,124 @@ class AttachResponse(_message.Message):
 Global___AttachResponse: _TypeAlias = AttachResponse  # noqa: Y015
 
 @_typing.final
+class EngineAgentServiceConverseRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def asks(self) -> _containers.RepeatedCompositeFieldContainer[Global___GenerationAsk]: ...
+    def __init__(
+        self,
+        *,
+        asks: _abc.Iterable[Global___GenerationAsk] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks", b"asks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineAgentServiceConverseRequest: _TypeAlias = EngineAgentServiceConverseRequest  # noqa: Y015
+
+@_typing.final
+class GenerationAsk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    GENERATE_FIELD_NUMBER: _builtins.int
+    ATTACH_FIELD_NUMBER: _builtins.int
+    TAKEN_BYTES_FIELD_NUMBER: _builtins.int
+    LEAVE_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    TRACESTATE_FIELD_NUMBER: _builtins.int
+    call: _builtins.int
+    """Chosen by the caller, once on this stream."""
+    taken_bytes: _builtins.int
+    """The caller has taken so many bytes of this call's items, all in all. The agent sends no more than a window
+    beyond it, so that a slow follower fills nobody's memory.
+    """
+    leave: _builtins.bool
+    """The caller follows no longer. True, always."""
+    traceparent: _builtins.str
+    """W3C trace context of the call. Empty: not traced."""
+    tracestate: _builtins.str
+    @_builtins.property
+    def generate(self) -> Global___GenerateRequest: ...
+    @_builtins.property
+    def attach(self) -> Global___AttachRequest: ...
+    def __init__(
+        self,
+        *,
+        call: _builtins.int = ...,
+        generate: Global___GenerateRequest | None = ...,
+        attach: Global___AttachRequest | None = ...,
+        taken_bytes: _builtins.int = ...,
+        leave: _builtins.bool = ...,
+        traceparent: _builtins.str = ...,
+        tracestate: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask", "attach", b"attach", "generate", b"generate", "leave", b"leave", "taken_bytes", b"taken_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask", "attach", b"attach", "call", b"call", "generate", b"generate", "leave", b"leave", "taken_bytes", b"taken_bytes", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_ask: _TypeAlias = _typing.Literal["generate", "attach", "taken_bytes", "leave"]  # noqa: Y015
+    _WhichOneofArgType_ask: _TypeAlias = _typing.Literal["ask", b"ask"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_ask) -> _WhichOneofReturnType_ask | None: ...
+
+Global___GenerationAsk: _TypeAlias = GenerationAsk  # noqa: Y015
+
+@_typing.final
+class EngineAgentServiceConverseResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___GenerationAnswer]: ...
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___GenerationAnswer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineAgentServiceConverseResponse: _TypeAlias = EngineAgentServiceConverseResponse  # noqa: Y015
+
+@_typing.final
+class GenerationAnswer(_message.Message):
+    """Events until one of them holds the end, or an error; then nothing more of this call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    call: _builtins.int
+    @_builtins.property
+    def events(self) -> Global___GenerationEvents: ...
+    @_builtins.property
+    def error(self) -> _shared_pb2.CallError: ...
+    def __init__(
+        self,
+        *,
+        call: _builtins.int = ...,
+        events: Global___GenerationEvents | None = ...,
+        error: _shared_pb2.CallError | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "error", b"error", "events", b"events"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "call", b"call", "error", b"error", "events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["events", "error"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___GenerationAnswer: _TypeAlias = GenerationAnswer  # noqa: Y015
+
+@_typing.final
 class GenerationEvents(_message.Message):
     """What happened since the last message: new items, and the end when it has come."""
 

@@ -50,6 +50,11 @@ class EngineAgentServiceStub:
                 request_serializer=dynbranch_dot_v1_dot_engine__agent__pb2.AttachRequest.SerializeToString,
                 response_deserializer=dynbranch_dot_v1_dot_engine__agent__pb2.AttachResponse.FromString,
                 _registered_method=True)
+        self.Converse = channel.stream_stream(
+                '/dynbranch.v1.EngineAgentService/Converse',
+                request_serializer=dynbranch_dot_v1_dot_engine__agent__pb2.EngineAgentServiceConverseRequest.SerializeToString,
+                response_deserializer=dynbranch_dot_v1_dot_engine__agent__pb2.EngineAgentServiceConverseResponse.FromString,
+                _registered_method=True)
         self.Abort = channel.unary_unary(
                 '/dynbranch.v1.EngineAgentService/Abort',
                 request_serializer=dynbranch_dot_v1_dot_engine__agent__pb2.AbortRequest.SerializeToString,
@@ -91,6 +96,14 @@ class EngineAgentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Converse(self, request_iterator, context):
+        """Many calls of Generate and Attach on one stream, which costs a fraction of a stream for each: what is there
+        for several of them travels in one message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Abort(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -127,6 +140,11 @@ def add_EngineAgentServiceServicer_to_server(servicer, server):
                     servicer.Attach,
                     request_deserializer=dynbranch_dot_v1_dot_engine__agent__pb2.AttachRequest.FromString,
                     response_serializer=dynbranch_dot_v1_dot_engine__agent__pb2.AttachResponse.SerializeToString,
+            ),
+            'Converse': grpc.stream_stream_rpc_method_handler(
+                    servicer.Converse,
+                    request_deserializer=dynbranch_dot_v1_dot_engine__agent__pb2.EngineAgentServiceConverseRequest.FromString,
+                    response_serializer=dynbranch_dot_v1_dot_engine__agent__pb2.EngineAgentServiceConverseResponse.SerializeToString,
             ),
             'Abort': grpc.unary_unary_rpc_method_handler(
                     servicer.Abort,
@@ -226,6 +244,33 @@ class EngineAgentService:
             '/dynbranch.v1.EngineAgentService/Attach',
             dynbranch_dot_v1_dot_engine__agent__pb2.AttachRequest.SerializeToString,
             dynbranch_dot_v1_dot_engine__agent__pb2.AttachResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Converse(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/dynbranch.v1.EngineAgentService/Converse',
+            dynbranch_dot_v1_dot_engine__agent__pb2.EngineAgentServiceConverseRequest.SerializeToString,
+            dynbranch_dot_v1_dot_engine__agent__pb2.EngineAgentServiceConverseResponse.FromString,
             options,
             channel_credentials,
             insecure,

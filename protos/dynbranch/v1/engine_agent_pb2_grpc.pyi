@@ -38,6 +38,10 @@ class EngineAgentServiceStub:
     """Runs one generation and follows it from its first item."""
     Attach: _grpc.UnaryStreamMultiCallable[_engine_agent_pb2.AttachRequest, _engine_agent_pb2.AttachResponse]
     """Follows a generation that runs, or ran moments ago, from any item of its log."""
+    Converse: _grpc.StreamStreamMultiCallable[_engine_agent_pb2.EngineAgentServiceConverseRequest, _engine_agent_pb2.EngineAgentServiceConverseResponse]
+    """Many calls of Generate and Attach on one stream, which costs a fraction of a stream for each: what is there
+    for several of them travels in one message.
+    """
     Abort: _grpc.UnaryUnaryMultiCallable[_engine_agent_pb2.AbortRequest, _engine_agent_pb2.AbortResponse]
     Drain: _grpc.UnaryUnaryMultiCallable[_engine_agent_pb2.DrainRequest, _engine_agent_pb2.DrainResponse]
     """Takes no new generation and returns when the running ones have ended or the deadline has come."""
@@ -53,6 +57,10 @@ class EngineAgentServiceAsyncStub(EngineAgentServiceStub):
     """Runs one generation and follows it from its first item."""
     Attach: _aio.UnaryStreamMultiCallable[_engine_agent_pb2.AttachRequest, _engine_agent_pb2.AttachResponse]  # type: ignore[assignment]
     """Follows a generation that runs, or ran moments ago, from any item of its log."""
+    Converse: _aio.StreamStreamMultiCallable[_engine_agent_pb2.EngineAgentServiceConverseRequest, _engine_agent_pb2.EngineAgentServiceConverseResponse]  # type: ignore[assignment]
+    """Many calls of Generate and Attach on one stream, which costs a fraction of a stream for each: what is there
+    for several of them travels in one message.
+    """
     Abort: _aio.UnaryUnaryMultiCallable[_engine_agent_pb2.AbortRequest, _engine_agent_pb2.AbortResponse]  # type: ignore[assignment]
     Drain: _aio.UnaryUnaryMultiCallable[_engine_agent_pb2.DrainRequest, _engine_agent_pb2.DrainResponse]  # type: ignore[assignment]
     """Takes no new generation and returns when the running ones have ended or the deadline has come."""
@@ -83,6 +91,16 @@ class EngineAgentServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_engine_agent_pb2.AttachResponse], _abc.AsyncIterator[_engine_agent_pb2.AttachResponse]]:
         """Follows a generation that runs, or ran moments ago, from any item of its log."""
+
+    @_abc_1.abstractmethod
+    def Converse(
+        self,
+        request_iterator: _MaybeAsyncIterator[_engine_agent_pb2.EngineAgentServiceConverseRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_engine_agent_pb2.EngineAgentServiceConverseResponse], _abc.AsyncIterator[_engine_agent_pb2.EngineAgentServiceConverseResponse]]:
+        """Many calls of Generate and Attach on one stream, which costs a fraction of a stream for each: what is there
+        for several of them travels in one message.
+        """
 
     @_abc_1.abstractmethod
     def Abort(
