@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from dynbranch.cli.failures import for_people
+from dynbranch.cli.stub_command import stub_engine
 
 app = typer.Typer(
     name="dynbranch",
@@ -15,6 +16,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+app.command(name="stub-engine")(stub_engine)
 
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Also write the result as JSON.", dir_okay=False)

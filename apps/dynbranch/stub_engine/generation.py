@@ -1,0 +1,288 @@
+"""One request while it runs: from the model's tokens to the bytes of its answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from dynbranch.stub_engine import answer as answers
+from dynbranch.stub_engine.answer import Answer
+from dynbranch.stub_engine.asking import Asked
+from dynbranch.stub_engine.faults import Fault, FaultKind
+from dynbranch.stub_engine.wire import Call
+
+_DONE = b"data: [DONE]\n\n"
+_MALFORMED = b'data: {"id":"broken","choices":[{"index":0,"delta":{"content":"\n\n'
+
+
+class Ending(Enum):
+    """How a generation ended, as ``/stub/requests`` tells it."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    FAULT = "fault"
+    REFUSED = "refused"
+
+
+class Host(Protocol):
+    """What a generation asks of its engine."""
+
+    def later(self, delay_s: float, then: Callable[[], None]) -> None: ...
+
+    def exit(self) -> None: ...
+
+    def left(self, generation: Generation) -> None:
+        """It needs its slot no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How an engine frames an answer."""
+
+    id: str
+    created: int
+    model: str
+    chat: bool
+    head_at_once: bool
+
+
+class Generation:
+    """Follows the pacer, writes to the call, and does what its fault says."""
+
+    __slots__ = (
+        "_asked", "_call", "_count", "_deltas", "_events", "_fault", "_head", "_host", "_sent", "_stuck",
+        "_tail", "answer", "ending", "hit_tokens", "key", "prompt_tokens", "shape",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: int,
+        call: Call,
+        asked: Asked,
+        answer: Answer,
+        shape: Shape,
+        host: Host,
+        *,
+        prompt_tokens: int,
+        fault: Fault | None,
+        events: tuple[bytes, ...] | None,
+    ) -> None:
+        self.key = key
+        self.answer = answer
+        self.shape = shape
+        self.prompt_tokens = prompt_tokens
+        self.hit_tokens = 0
+        self.ending = Ending.RUNNING
+        self._call = call
+        self._asked = asked
+        self._host = host
+        self._fault = fault
+        self._events = events
+        self._sent = 0
+        self._count = 0
+        self._stuck = False
+        self._deltas: list[str] = []
+        self._head = self._tail = ""
+
+    @property
+    def hears_every_token(self) -> bool:
+        return self._asked.streaming or self._breaks_at is not None
+
+    @property
+    def _breaks_at(self) -> int | None:
+        kinds = (FaultKind.STALL, FaultKind.CUT, FaultKind.MALFORMED, FaultKind.EXIT)
+        if self._fault is None or self._fault.kind not in kinds:
+            return None
+        return min(self._fault.after_tokens, self.answer.tokens)
+
+    @property
+    def sent_tokens(self) -> int:
+        return self._count
+
+    def begin(self) -> bool:
+        """It is about to be submitted; False: it is not, since it has ended."""
+        if self._asked.streaming:
+            self._prepare()
+        if self._breaks_at == 0:
+            self._break()
+        elif self._asked.streaming and self.shape.head_at_once:
+            self._call.stream()
+        return self.ending is Ending.RUNNING
+
+    def _prepare(self) -> None:
+        shape = self.shape
+        kind = "chat.completion.chunk" if shape.chat else "text_completion"
+        self._head = (
+            f'data: {{"id":"{shape.id}","object":"{kind}","created":{shape.created},'
+            f'"model":{json.dumps(shape.model)},"choices":[{{"index":0,'
+        )
+        self._tail = ',"logprobs":null,"finish_reason":null}]}\n\n'
+        if self._events is not None:
+            return
+        if shape.chat:
+            self._deltas = answers.deltas(self.answer)
+            self._head += '"delta":'
+        else:
+            self._deltas = [json.dumps(piece) if piece else "" for piece in answers.text_pieces(self.answer)]
+            self._head += '"text":'
+
+    # -- what the pacer tells ------------------------------------------------------------------------------
+
+    def admitted(self, hit_tokens: int) -> None:
+        self.hit_tokens = hit_tokens
+
+    def has_tokens(self, count: int) -> None:
+        breaks_at = self._breaks_at
+        self._count = count if breaks_at is None else min(count, breaks_at)
+        if self._stuck:
+            self._count = count
+            return
+        if self._asked.streaming:
+            self._send(self._rendered())
+        if breaks_at is not None and count >= breaks_at:
+            self._break()
+
+    def finished(self) -> None:
+        if self._stuck:
+            self._count = self.answer.tokens
+            return
+        if self._breaks_at is not None:
+            self.has_tokens(self.answer.tokens)
+        else:
+            self._count = self.answer.tokens
+            self._end(Ending.FINISHED, self.answer.finish_reason)
+
+    def refused(self) -> None:
+        self.ending = Ending.REFUSED
+        if not self._call.started:
+            self._call.respond(400, error_body("The request is larger than the KV cache.", 400))
+        else:
+            self._call.cut()
+        self._host.left(self)
+
+    # -- other ends ----------------------------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """The engine was told to."""
+        self._end(Ending.ABORTED, "abort")
+
+    def client_gone(self) -> None:
+        self.ending = Ending.ABORTED
+        self._host.left(self)
+
+    # -- the stream ----------------------------------------------------------------------------------------
+
+    def _rendered(self) -> bytes:
+        """What has become visible since the last time."""
+        first, self._sent = self._sent, self._count
+        if self._events is not None:
+            return b"".join([b"data: %b\n\n" % event for event in self._events[first : self._sent]])
+        head, tail = self._head, self._tail
+        text = "".join([head + delta + tail for delta in self._deltas[first : self._sent] if delta])
+        if first == 0 and self.shape.chat and self._sent:
+            opening = head + '{"role":"assistant","content":""}' + tail
+            twice = self._fault is not None and self._fault.kind is FaultKind.DUPLICATE
+            text = opening * (2 if twice else 1) + text
+        return text.encode("utf-8", "surrogatepass")
+
+    def _send(self, part: bytes) -> None:
+        if not part:
+            return
+        if self._call.started:
+            self._call.write(part)
+        else:
+            self._call.stream(part)
+
+    def _end(self, ending: Ending, reason: str) -> None:
+        self.ending = ending
+        if not self._asked.streaming:
+            self._call.respond(200, self._whole(reason))
+        elif self._events is not None:
+            self._close_stream(self._rendered() + _DONE)
+        else:
+            self._close_stream(self._rendered() + self._closing(reason))
+        self._host.left(self)
+
+    def _close_stream(self, part: bytes) -> None:
+        if not self._call.started:
+            self._call.stream()
+        self._call.finish(part)
+
+    def _closing(self, reason: str) -> bytes:
+        nothing = "{}" if self.shape.chat else '""'
+        text = f'{self._head}{nothing},"logprobs":null,"finish_reason":{json.dumps(reason)}}}]}}\n\n'
+        if self._asked.include_usage:
+            start = self._head[: self._head.index('"choices"')]
+            text += f'{start}"choices":[],"usage":{json.dumps(self._usage(), separators=(",", ":"))}}}\n\n'
+        return text.encode() + _DONE
+
+    def _whole(self, reason: str) -> bytes:
+        shape = self.shape
+        choice: dict[str, Any] = {"index": 0}
+        if shape.chat:
+            choice["message"] = answers.message(self.answer)
+        else:
+            choice["text"] = self.answer.text
+        choice |= {"logprobs": None, "finish_reason": reason}
+        document = {
+            "id": shape.id,
+            "object": "chat.completion" if shape.chat else "text_completion",
+            "created": shape.created,
+            "model": shape.model,
+            "choices": [choice],
+            "usage": self._usage(),
+        }
+        return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode(
+            "utf-8", "surrogatepass"
+        )
+
+    def _usage(self) -> dict[str, Any]:
+        if self.answer.usage is not None:
+            return dict(self.answer.usage)
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self._count,
+            "total_tokens": self.prompt_tokens + self._count,
+            "prompt_tokens_details": {"cached_tokens": self.hit_tokens},
+        }
+
+    # -- faults --------------------------------------------------------------------------------------------
+
+    def _break(self) -> None:
+        fault = self._fault
+        assert fault is not None
+        self._stuck = True
+        match fault.kind:
+            case FaultKind.STALL:
+                if fault.for_s is not None:
+                    self._host.later(fault.for_s, self._go_on)
+                return
+            case FaultKind.MALFORMED:
+                self._close_stream(_MALFORMED)
+            case FaultKind.EXIT:
+                self._host.exit()
+            case _:
+                self._call.cut()
+        self.ending = Ending.FAULT
+        self._host.left(self)
+
+    def _go_on(self) -> None:
+        """After a stall; what the model gave meanwhile comes at once."""
+        if self._call.gone:
+            return
+        self._stuck = False
+        self._fault = None
+        if self._count >= self.answer.tokens:
+            self._end(Ending.FINISHED, self.answer.finish_reason)
+        elif self._asked.streaming:
+            self._send(self._rendered())
+
+
+def error_body(message: str, status: int, kind: str = "", param: str | None = None) -> bytes:
+    """An error as OpenAI-compatible engines tell it."""
+    kind = kind or ("BadRequestError" if status < 500 else "InternalServerError")
+    return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": status}}).encode()
