@@ -1,4 +1,7 @@
-"""The records that ship with the package: real requests, questions, passages. data/NOTICE.md says whose."""
+"""The records that ship with the package: real requests, questions, passages, dialogues.
+
+The NOTICE.md beside each file says whose they are.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,23 @@ class Passage:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An offer to a person, the buttons under it, and the one that was pressed."""
+
+    service: str
+    kind: str
+    situation: str
+    options: tuple[str, ...]
+    pick: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    id: str
+    turns: tuple[Turn, ...]
+
+
 def routing_requests(data: Path = DATA) -> tuple[RoutingRequest, ...]:
     return tuple(
         RoutingRequest(
@@ -78,6 +98,20 @@ def questions(data: Path = DATA) -> tuple[Question, ...]:
 
 def passages(data: Path = DATA) -> tuple[Passage, ...]:
     return tuple(Passage(**record) for record in _lines(data / "passages.jsonl"))
+
+
+def dialogues(data: Path = DATA) -> tuple[Dialogue, ...]:
+    """From a folder of their own: they came with another licence."""
+    return tuple(
+        Dialogue(
+            id=record["id"],
+            turns=tuple(
+                Turn(t["service"], t["kind"], t["situation"], tuple(t["options"]), t["pick"])
+                for t in record["turns"]
+            ),
+        )
+        for record in _lines(data / "sgd" / "dialogues.jsonl")
+    )
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,191 @@
+"""Recorded traffic: one JSON object a line, one line a request with its answer, in the order of arrival.
+
+    {"workflow_type": "react", "workflow_id": "w1", "agent_id": "main", "stage": "think", "kind": "chat",
+     "target": "a-model", "body": "{…}", "output": "…", "at_ms": 0, "done_ms": 12, "outcome": "miss"}
+
+``body`` is the request as it was sent, as a text. The answer is ``output``, a text or an object with
+``text``, ``calls`` and ``finish``; or ``items``, the engine's chunks as texts. ``stage``, ``agent_id``,
+``at_ms``, ``done_ms`` and ``outcome`` may be missing; without ``done_ms`` an answer came before the next
+request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dynbranch.domain.template import Output, StageKind, ToolCall
+from dynbranch.naming.assembly import MalformedLog
+from dynbranch.rendering.outputs import output_of
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class TrafficInvalid(Exception):
+    """A line is not a recorded request. The message names file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request and its answer; ``output`` is None where none came. ``stage`` may be empty."""
+
+    workflow_type: str
+    workflow_id: str
+    kind: StageKind
+    target: str
+    body: bytes
+    output: Output | None = None
+    stage: str = ""
+    agent_id: str = ""
+    at_ms: float = 0.0
+    done_ms: float | None = None
+    outcome: str = ""
+
+
+class _Call(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    arguments: str
+
+
+class _Output(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = ""
+    calls: list[_Call] = []
+    reasoning: str = ""
+    finish: str = ""
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    workflow_type: str
+    workflow_id: str
+    kind: Literal["chat", "tool"] = "chat"
+    target: str
+    body: str
+    stage: str = ""
+    agent_id: str = ""
+    output: str | _Output | None = None
+    items: list[str] | None = None
+    at_ms: float = 0.0
+    done_ms: float | None = None
+    outcome: str = ""
+
+
+def read_traffic(path: Path) -> list[Exchange]:
+    """Raises TrafficInvalid, OSError."""
+    exchanges = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                exchanges.append(_exchange(line, f"{path}:{number}"))
+    return exchanges
+
+
+def line_of(exchange: Exchange) -> str:
+    """One line, with its line break."""
+    line: dict[str, Any] = {
+        "workflow_type": exchange.workflow_type,
+        "workflow_id": exchange.workflow_id,
+        "agent_id": exchange.agent_id,
+        "stage": exchange.stage,
+        "kind": exchange.kind.value,
+        "target": exchange.target,
+        "body": exchange.body.decode(),
+    }
+    output = exchange.output
+    if output is not None:
+        plain = not output.calls and not output.reasoning and output.finish in ("", "stop")
+        line["output"] = output.text if plain else _output_json(output)
+    line["at_ms"] = round(exchange.at_ms, 3)
+    if exchange.done_ms is not None:
+        line["done_ms"] = round(exchange.done_ms, 3)
+    if exchange.outcome:
+        line["outcome"] = exchange.outcome
+    return json.dumps(line, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A request comes, or its answer does. ``number`` is the line's place among the traffic."""
+
+    number: int
+    exchange: Exchange
+    answered: bool
+
+
+def by_workflow(exchanges: Iterable[Exchange]) -> dict[str, list[Exchange]]:
+    """Each workflow's exchanges, in their order."""
+    grouped: dict[str, list[Exchange]] = {}
+    for exchange in exchanges:
+        grouped.setdefault(exchange.workflow_id, []).append(exchange)
+    return grouped
+
+
+def events(exchanges: list[Exchange]) -> Iterator[Event]:
+    """Arrivals and answers in the order in which they happened; an answer before what comes after it."""
+    waiting: list[tuple[float, int, Exchange]] = []
+    for number, exchange in enumerate(exchanges):
+        due = sorted(w for w in waiting if w[0] <= exchange.at_ms)
+        waiting = [w for w in waiting if w[0] > exchange.at_ms]
+        yield from (Event(n, e, answered=True) for _, n, e in due)
+        yield Event(number, exchange, answered=False)
+        if exchange.done_ms is None:
+            yield Event(number, exchange, answered=True)
+        else:
+            waiting.append((exchange.done_ms, number, exchange))
+    yield from (Event(n, e, answered=True) for _, n, e in sorted(waiting, key=lambda w: w[:2]))
+
+
+def _exchange(line: str, place: str) -> Exchange:
+    try:
+        read = _Line.model_validate_json(line)
+        output = _output(read)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = ".".join(str(part) for part in first["loc"])
+        raise TrafficInvalid(
+            f"{place}: {what}: {first['msg']}" if what else f"{place}: {first['msg']}"
+        ) from None
+    except MalformedLog as error:
+        raise TrafficInvalid(f"{place}: items: {error}") from None
+    return Exchange(
+        workflow_type=read.workflow_type,
+        workflow_id=read.workflow_id,
+        kind=StageKind(read.kind),
+        target=read.target,
+        body=read.body.encode(),
+        output=output,
+        stage=read.stage,
+        agent_id=read.agent_id,
+        at_ms=read.at_ms,
+        done_ms=read.done_ms,
+        outcome=read.outcome,
+    )
+
+
+def _output(read: _Line) -> Output | None:
+    if read.items is not None:
+        return output_of(item.encode() for item in read.items)
+    match read.output:
+        case None:
+            return None
+        case str() as text:
+            return Output(text, finish="stop")
+        case said:
+            calls = tuple(ToolCall(call.name, call.arguments) for call in said.calls)
+            return Output(said.text, calls, said.reasoning, said.finish)
+
+
+def _output_json(output: Output) -> dict[str, Any]:
+    return {
+        "text": output.text,
+        "calls": [{"name": call.name, "arguments": call.arguments} for call in output.calls],
+        "reasoning": output.reasoning,
+        "finish": output.finish,
+    }
