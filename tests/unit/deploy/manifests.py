@@ -20,7 +20,8 @@ FIELDS = {"status.podIP": "10.0.0.1", "metadata.name": "pod-0", "metadata.namesp
 """What a field of the pod is taken to be."""
 
 
-def built(kustomization: str) -> list[Manifest]:
+def built(kustomization: str | Path) -> list[Manifest]:
+    """What ``kubectl apply -k`` would apply, of a folder below deploy/k8s or of one by its full path."""
     kubectl = Path(sysconfig.get_path("scripts")) / "kubectl"
     command = (kubectl, "kustomize", ROOT / "deploy/k8s" / kustomization)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

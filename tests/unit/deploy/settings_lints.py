@@ -94,6 +94,8 @@ def storage(objects: Sequence[Manifest]) -> Iterator[str]:
         for claim in claims.values():
             if claim["accessModes"] != ["ReadWriteOncePod"]:
                 yield f"{pod.title}: two pods may mount its volume"
+        if pod.spec.get("securityContext", {}).get("fsGroupChangePolicy") != "OnRootMismatch":
+            yield f"{pod.title}: its files change owner at each start, as those of a copy do"
         directory = PurePosixPath(str(settings.data_dir))
         mounts = [
             PurePosixPath(m["mountPath"]) for m in container.get("volumeMounts", []) if m["name"] in claims

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from unit.deploy import pod_lints, settings_lints, wiring_lints
-from unit.deploy.manifests import KUSTOMIZATIONS, Manifest, built, namespace_of, of_kind, title
+from unit.deploy.manifests import KUSTOMIZATIONS, ROOT, Manifest, built, namespace_of, of_kind, title
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -69,3 +72,14 @@ def test_an_existing_engine_needs_no_gpu_and_no_weights() -> None:
     text = str(engine)
     assert "nvidia.com/gpu" not in text and "vllm-openai" not in text
     assert not engine["spec"].get("volumeClaimTemplates")
+
+
+def test_the_overlay_that_the_guide_shows_is_sound(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "kubernetes.md").read_text()
+    (shown,) = re.findall(r"```yaml\n# mine/kustomization.yaml\n(.*?)```", guide, flags=re.DOTALL)
+    base = os.path.relpath(ROOT / "deploy/k8s/base", tmp_path)
+    (tmp_path / "kustomization.yaml").write_text(shown.replace("../deploy/k8s/base", base))
+    objects = built(tmp_path)
+    assert not [f"{name}: {line}" for name, lint in LINTS.items() for line in lint(objects)]
+    text = str(objects)
+    assert "registry.example.com/dynbranch-csl:0.1.0" in text and "'replicas': 2" in text

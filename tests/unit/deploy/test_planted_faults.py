@@ -231,6 +231,7 @@ FAULTS: list[tuple[str, Plant, str]] = [
         "deleted with it",
     ),
     ("storage", Place(CSL, "kind").set("Deployment"), "two stores"),
+    ("storage", pod(CSL, "securityContext", "fsGroupChangePolicy").remove(), "change owner"),
     (
         "storage",
         pod("Job/csl-backup", "volumes", "@store", "persistentVolumeClaim", "claimName").set("store"),
