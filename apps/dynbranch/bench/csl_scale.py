@@ -56,6 +56,8 @@ DEMANDS, ROUNDS = 1_500, 7
 CASCADES = 15
 _BATCH = 4_000
 _RECORDS = 10_000
+_FLAT = "docs/r"
+"""Records of entries that nothing rests on."""
 _PAYLOAD_BYTES = 1024
 _TIMEOUT_S = 10.0
 
@@ -137,7 +139,7 @@ def _put(store: KeyValue, batch: list[Put], numbers: dict[Name, int]) -> None:
         reads = tuple(Read(RecordId(record), meta.version) for record in sorted(records))
         needed = tuple(sorted(Incarnation(producer, numbers[producer]) for producer in producers))
         graph.put_derivation(transaction, Node(name, 0), DerivationRow(meta.version, reads, needed))
-        if not records or records[0] == "docs/1":
+        if not records or not records[0].startswith(_FLAT):
             numbers[name] = number
     transaction.put(rows.META, rows.pack_meta(meta))
     store.apply(transaction.batch())
@@ -146,19 +148,19 @@ def _put(store: KeyValue, batch: list[Put], numbers: dict[Name, int]) -> None:
 def _flat(count: int) -> Iterator[Put]:
     chance = random.Random(count)
     for number in range(count):
-        yield name_of(f"n{number}"), (f"docs/r{number % _RECORDS}",), (), chance.randbytes(_PAYLOAD_BYTES)
+        yield name_of(f"n{number}"), (f"{_FLAT}{number % _RECORDS}",), (), chance.randbytes(_PAYLOAD_BYTES)
 
 
-def _tree(count: int) -> Iterator[Put]:
+def tree(count: int, record: str = "docs/1") -> Iterator[Put]:
     """A tenth read the record, the others rest on one of these or on another that does."""
     direct = max(1, count // 10)
     chance = random.Random(count)
     for number in range(count):
-        name = name_of(f"t{number}")
+        name = name_of(f"{record}:{number}")
         if number < direct:
-            yield name, ("docs/1",), (), chance.randbytes(_PAYLOAD_BYTES)
+            yield name, (record,), (), chance.randbytes(_PAYLOAD_BYTES)
         else:
-            yield name, (), (name_of(f"t{number - direct}"),), chance.randbytes(_PAYLOAD_BYTES)
+            yield name, (), (name_of(f"{record}:{number - direct}"),), chance.randbytes(_PAYLOAD_BYTES)
 
 
 def _check(path: Path) -> list[str]:
@@ -251,7 +253,7 @@ async def _pair(number: int, tell: Tell) -> dict[str, float]:
     found: dict[str, float] = {}
     for what, count in (("few", FEW), ("many", MANY)):
         with TemporaryDirectory(prefix="dynbranch-cascade-") as folder:
-            load(Path(folder), _tree(count), lambda done: None)
+            load(Path(folder), tree(count), lambda done: None)
             found |= {f"{what}_{key}": value for key, value in (await _cascade(Path(folder), count)).items()}
     return found
 

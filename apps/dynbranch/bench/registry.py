@@ -27,7 +27,12 @@ BENCHES = {
     for bench in (
         Bench("csl", "dynbranch.bench.csl_scale", "the store at scale: demands, memory, cascades"),
         Bench("demo", "dynbranch.bench.demo_passes", "the main job on real input: equality, hits, freshness"),
+        Bench("hit_path", "dynbranch.bench.hit_path", "what a hit costs, also while a large write goes on"),
         Bench("names", "dynbranch.bench.name_figures", "reuse names against an engine's rendered prompts"),
+        Bench("pass_through", "dynbranch.bench.pass_through", "what DynBranch costs where it can not help"),
+        Bench(
+            "peers", "dynbranch.bench.peers", "DynBranch, LiteLLM, vllm-router and a plain proxy side by side"
+        ),
         Bench("store", "dynbranch.bench.store", "the store under races, crashes and hostile input"),
         Bench("start", "dynbranch.bench.start_time", "from nothing to the whole stack's first completion"),
     )

@@ -20,11 +20,13 @@ Tell = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one benchmark found. ``failures`` says what did not hold, for a person."""
+    """What one benchmark found. ``failures`` says what did not hold, for a person; ``table``, the figures as
+    a person compares them: a row of headings, then the others."""
 
     figures: Mapping[str, Figure]
     raw: Any
     failures: tuple[str, ...] = ()
+    table: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -52,5 +53,17 @@ def _show(name: str, measured: Measured, console: Console) -> None:
         interval = "" if figure.ci_low == figure.ci_high else f"{figure.ci_low:.4g} – {figure.ci_high:.4g}"
         table.add_row(key, f"{figure.value:.6g}", interval, str(figure.n))
     console.print(table)
+    if measured.table:
+        _show_rows(measured.table, console)
     for failure in measured.failures:
         console.print(f"✗ {failure}", markup=False)
+
+
+def _show_rows(rows: Sequence[tuple[str, ...]], console: Console) -> None:
+    headings, *others = rows
+    table = Table(headings[0], title="Medians", title_justify="left")
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right")
+    for row in others:
+        table.add_row(*row)
+    console.print(table)

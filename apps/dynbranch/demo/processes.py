@@ -107,6 +107,19 @@ class Processes:
     def pids(self) -> dict[str, int]:
         return {child.spec.name: child.process.pid for child in self._children}
 
+    def send(self, name: str, signum: signal.Signals) -> None:
+        """For what wants to see a process paused or killed."""
+        self._child(name).process.send_signal(signum)
+
+    def start_again(self, name: str) -> None:
+        """After its death; its files begin anew."""
+        old = self._child(name)
+        old.process.wait(self._stop_deadline_s)
+        self._children[self._children.index(old)] = self._spawn(old.spec)
+
+    def _child(self, name: str) -> _Child:
+        return next(child for child in self._children if child.spec.name == name)
+
     def check(self) -> None:
         """Raises ProcessDied for the first process that has ended."""
         for child in self._children:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +37,8 @@ class StackOptions:
     gateway_port: int = 0
     engine_urls: tuple[str, ...] = ()
     """Engines that run already, by base URL; else ``engines`` embedded ones are started."""
+    engine_facts: tuple[str, ...] = ()
+    """What the agents of such engines can not probe: ``chat_template=...``, ``weights=...``."""
     engines: int = 1
     slots: int = 4
     threads: int = 0
@@ -100,6 +103,11 @@ class Stack:
         return f"http://{self.addresses.gateway}"
 
     @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name: csl, controller, engine-1, …, tools, passages, gateway."""
+        return self._processes.pids
+
+    @property
     def floor_url(self) -> str:
         """The gateway that does nothing but pass requests on."""
         return f"http://{self.addresses.floor}"
@@ -129,6 +137,14 @@ class Stack:
     def stop(self) -> None:
         self._processes.stop()
         (self.options.state_dir / STATE_FILE).unlink(missing_ok=True)
+
+    def send(self, name: str, signum: signal.Signals) -> None:
+        """Pause or kill one service."""
+        self._processes.send(name, signum)
+
+    def start_again(self, name: str) -> None:
+        """A service that was killed, at its old address."""
+        self._processes.start_again(name)
 
     def check(self) -> None:
         """Raises ProcessDied."""
@@ -182,6 +198,8 @@ class Stack:
 
     def _engine_at(self, address: str, url: str) -> dict[str, str]:
         settings = {"LISTEN": address, "CSL": self.addresses.csl, "KIND": "openai", "ENGINE_URL": url}
+        if self.options.engine_facts:
+            settings["FINGERPRINT_FACTS"] = ",".join(self.options.engine_facts)
         return _prefixed("ENGINE_AGENT", settings)
 
     def _engine(self, address: str) -> dict[str, str]:

@@ -63,7 +63,7 @@ def test_a_restore_that_gives_an_empty_store_is_noticed(
 
 
 def test_what_a_cascade_is_timed_on_does_not_compress(tmp_path: Path) -> None:
-    entries = list(csl_scale._tree(50))
+    entries = list(csl_scale.tree(50))
     payloads = b"".join(payload for *_, payload in entries)
     assert len(payloads) == 50 * 1024 and len(zlib.compress(payloads)) >= len(payloads)
     csl_scale.load(tmp_path, iter(entries), lambda done: None)

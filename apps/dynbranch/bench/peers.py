@@ -1,0 +1,159 @@
+"""What other gateways cost, and a proxy that does nothing, before the same stub engine in the same run.
+
+Each has one worker, all have the same core; the load and the engine have the other. CPU time is the sturdy
+column on a busy machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from dynbranch.bench import prompts
+from dynbranch.bench.peer_installs import LITELLM, VLLM_ROUTER, PeerMissing
+from dynbranch.bench.result import Measured, Tell
+from dynbranch.bench.stand import Arm, Stand, percentile, turns
+from dynbranch.demo.measures import Figure, median
+
+ROUNDS = 6
+ALONE_S, CROWD_S = 1.2, 1.5
+CROWD = 32
+STREAMS, STREAM_TOKENS = 8, 150
+NAMES = 64
+_WARM_S = 0.7
+_APART = 10_000_000
+
+Round = dict[str, dict[str, float]]
+COLUMNS = {
+    "cpu_us_per_request": "CPU µs / request",
+    "cpu_us_per_token": "CPU µs / token",
+    "added_p50_ms": "added p50 ms",
+    "added_p99_ms": "added p99 ms",
+    "per_s": "requests / s",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """An arm, and what is asked of it. ``repeats``: the same few requests again and again."""
+
+    arm: Arm
+    body: Mapping[str, object]
+    repeats: bool = False
+    streams: bool = True
+
+
+def measure(tell: Tell, *, rounds: int = ROUNDS) -> Measured:
+    with (
+        TemporaryDirectory(prefix="dynbranch-peers-") as folder,
+        Stand(Path(folder), tell, pinned=True) as stand,
+    ):
+        ways, missing = _ways(stand)
+        found = Peers(stand, ways, tell)
+        found.warm_up()
+        seen = [found.round(number, rounds) for number in range(rounds)]
+    raw = {
+        "conditions": prompts.CONDITIONS
+        | {
+            "clients": f"1 for latencies, {CROWD} for requests per second and CPU per request",
+            "streams": f"{STREAMS} of {STREAM_TOKENS} tokens",
+            "versions": {peer.name: peer.version for peer in (LITELLM, VLLM_ROUTER)},
+        },
+        "rounds": seen,
+    }
+    return Measured(figures(seen), raw, missing, table(seen))
+
+
+def _ways(stand: Stand) -> tuple[dict[str, Way], tuple[str, ...]]:
+    sampled, greedy = prompts.sampled(prompts.SHORT_TOKENS), prompts.greedy(prompts.SHORT_TOKENS)
+    engine = stand.engine(prompts.RULES)
+    ways = {"direct": Way(engine, sampled), "plain proxy": Way(stand.plain(engine), sampled)}
+    dynbranch, stack = stand.dynbranch(engine)
+    with_store = replace(dynbranch, pids={**dynbranch.pids, "csl": stack.pids["csl"]})
+    ways["DynBranch, sampled"] = Way(dynbranch, sampled)
+    ways["DynBranch, miss"] = Way(with_store, greedy, streams=False)
+    ways["DynBranch, hit"] = Way(with_store, greedy, repeats=True, streams=False)
+    missing = []
+    others: dict[str, Callable[[], Way]] = {
+        "LiteLLM": lambda: Way(stand.litellm(engine, prompts.MODEL, cache=False), sampled),
+        "LiteLLM, cache hit": lambda: Way(
+            stand.litellm(engine, prompts.MODEL, cache=True), greedy, repeats=True, streams=False
+        ),
+        "vllm-router": lambda: Way(stand.vllm_router(engine), sampled),
+    }
+    for name, start in others.items():
+        try:
+            ways[name] = start()
+        except PeerMissing as error:
+            missing.append(f"{name} is not in the table: {error}")
+    return ways, tuple(missing)
+
+
+class Peers:
+    """One round after the other over the same ways."""
+
+    def __init__(self, stand: Stand, ways: Mapping[str, Way], tell: Tell) -> None:
+        self._stand = stand
+        self._ways = ways
+        self._tell = tell
+        self._numbers = 0
+
+    def warm_up(self) -> None:
+        self._tell("warming up", 0, 0)
+        for way in self._ways.values():
+            for concurrency in (1, CROWD):
+                self._closed(way, _WARM_S, concurrency)
+
+    def round(self, number: int, rounds: int) -> Round:
+        found: Round = {name: {} for name in self._ways}
+        for name in turns(list(self._ways), number):
+            way = self._ways[name]
+            self._tell(name, number, rounds)
+            ms = self._closed(way, ALONE_S, 1).seen.whole_ms
+            found[name] |= {"p50_ms": statistics.median(ms), "p99_ms": percentile(ms, 0.99)}
+            crowd = self._closed(way, CROWD_S, CROWD)
+            found[name] |= {"per_s": crowd.per_s, "cpu_us_per_request": crowd.cpu_us_per_request}
+            if way.streams:
+                job = self._stand.streams(way.arm, prompts.paced(STREAM_TOKENS), STREAMS, first=self._next())
+                cpu_s = self._stand.run(way.arm, job).cpu_s
+                found[name]["cpu_us_per_token"] = cpu_s * 1e6 / (STREAMS * STREAM_TOKENS)
+        for seen in found.values():
+            for share in ("p50", "p99"):
+                seen[f"added_{share}_ms"] = seen[f"{share}_ms"] - found["direct"][f"{share}_ms"]
+        return found
+
+    def _closed(self, way: Way, seconds: float, concurrency: int) -> Any:
+        first, cycle = (0, NAMES) if way.repeats else (self._next(), 0)
+        job = self._stand.closed(way.arm, way.body, seconds, concurrency, first=first, cycle=cycle)
+        return self._stand.run(way.arm, job)
+
+    def _next(self) -> int:
+        self._numbers += _APART
+        return self._numbers
+
+
+def figures(rounds: Sequence[Round]) -> dict[str, Figure]:
+    """One for each cell of the table; the key is the way's name and the column's."""
+    found = {}
+    for name, first in rounds[0].items():
+        for column in COLUMNS:
+            if column in first and not (name == "direct" and column.startswith("added")):
+                key = f"{name.lower().replace(',', '').replace(' ', '_').replace('-', '_')}.{column}"
+                found[key] = median([one[name][column] for one in rounds])
+    return found
+
+
+def table(rounds: Sequence[Round]) -> tuple[tuple[str, ...], ...]:
+    """Medians over the rounds: a row of headings, then one for each way."""
+    rows = [("way", *COLUMNS.values())]
+    for name, first in rounds[0].items():
+        cells = (
+            f"{statistics.median([one[name][column] for one in rounds]):,.2f}" if column in first else "–"
+            for column in COLUMNS
+        )
+        rows.append((name, *cells))
+    return tuple(rows)
