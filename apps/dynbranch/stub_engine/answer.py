@@ -35,8 +35,11 @@ class Answer:
 def default_text(digest: bytes, tokens: int) -> str:
     """Words of three hexadecimal digits from the digest, a token each. A longer one begins with the
     shorter."""
-    digits = hashlib.shake_256(digest).hexdigest((3 * tokens + 1) // 2)
-    return "".join([f" {digits[start : start + 3]}" for start in range(0, 3 * tokens, 3)])
+    digits = hashlib.shake_256(digest).hexdigest((3 * tokens + 1) // 2)[: 3 * tokens].encode()
+    text = bytearray(b" " * (toy_tokens.TOKEN_BYTES * tokens))
+    for place in range(3):
+        text[place + 1 :: toy_tokens.TOKEN_BYTES] = digits[place::3]
+    return text.decode()
 
 
 def answer_to(asked: Asked, reply: Reply, *, output_tokens: int, default_output_tokens: int) -> Answer:

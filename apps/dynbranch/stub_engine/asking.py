@@ -103,13 +103,14 @@ def _prompt(body: Mapping[str, Any], chat: bool) -> str:
 
 
 def _digest(prompt: str, body: Mapping[str, Any]) -> bytes:
-    shaping = {
-        key: body[key]
-        for key in _SHAPING.intersection(body)
-        if body[key] is not None and body[key] != _DEFAULTS.get(key)
-    }
+    shaping = []
+    for key in sorted(_SHAPING.intersection(body)):
+        value = body[key]
+        if value is not None and value != _DEFAULTS.get(key):
+            number = isinstance(value, float) and value.is_integer()
+            shaping.append((key, int(value) if number else value))
     digest = hashlib.sha256(prompt.encode("utf-8", "surrogatepass"))
-    digest.update(b"\0" + json.dumps(shaping, sort_keys=True, separators=(",", ":")).encode())
+    digest.update(b"\0" + repr(shaping).encode("utf-8", "surrogatepass"))
     return digest.digest()
 
 

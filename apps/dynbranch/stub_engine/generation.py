@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 from dynbranch.stub_engine import answer as answers
 from dynbranch.stub_engine.answer import Answer
@@ -14,6 +14,8 @@ from dynbranch.stub_engine.asking import Asked
 from dynbranch.stub_engine.faults import Fault, FaultKind
 from dynbranch.stub_engine.wire import Call
 
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_BREAKS = frozenset({FaultKind.STALL, FaultKind.CUT, FaultKind.MALFORMED, FaultKind.EXIT})
 _DONE = b"data: [DONE]\n\n"
 _MALFORMED = b'data: {"id":"broken","choices":[{"index":0,"delta":{"content":"\n\n'
 
@@ -54,8 +56,8 @@ class Generation:
     """Follows the pacer, writes to the call, and does what its fault says."""
 
     __slots__ = (
-        "_asked", "_call", "_count", "_deltas", "_events", "_fault", "_head", "_host", "_sent", "_stuck",
-        "_tail", "answer", "ending", "hit_tokens", "key", "prompt_tokens", "shape",
+        "_asked", "_breaks_at", "_call", "_count", "_deltas", "_events", "_fault", "_head", "_host", "_sent",
+        "_stuck", "_tail", "answer", "ending", "hit_tokens", "key", "prompt_tokens", "shape",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +83,7 @@ class Generation:
         self._asked = asked
         self._host = host
         self._fault = fault
+        self._breaks_at = min(fault.after_tokens, answer.tokens) if fault and fault.kind in _BREAKS else None
         self._events = events
         self._sent = 0
         self._count = 0
@@ -91,13 +94,6 @@ class Generation:
     @property
     def hears_every_token(self) -> bool:
         return self._asked.streaming or self._breaks_at is not None
-
-    @property
-    def _breaks_at(self) -> int | None:
-        kinds = (FaultKind.STALL, FaultKind.CUT, FaultKind.MALFORMED, FaultKind.EXIT)
-        if self._fault is None or self._fault.kind not in kinds:
-            return None
-        return min(self._fault.after_tokens, self.answer.tokens)
 
     @property
     def sent_tokens(self) -> int:
@@ -117,8 +113,8 @@ class Generation:
         shape = self.shape
         kind = "chat.completion.chunk" if shape.chat else "text_completion"
         self._head = (
-            f'data: {{"id":"{shape.id}","object":"{kind}","created":{shape.created},'
-            f'"model":{json.dumps(shape.model)},"choices":[{{"index":0,'
+            f'data: {{"id":{_compact(shape.id)},"object":"{kind}","created":{shape.created},'
+            f'"model":{_compact(shape.model)},"choices":[{{"index":0,'
         )
         self._tail = ',"logprobs":null,"finish_reason":null}]}\n\n'
         if self._events is not None:
@@ -127,7 +123,7 @@ class Generation:
             self._deltas = answers.deltas(self.answer)
             self._head += '"delta":'
         else:
-            self._deltas = [json.dumps(piece) if piece else "" for piece in answers.text_pieces(self.answer)]
+            self._deltas = [_compact(piece) if piece else "" for piece in answers.text_pieces(self.answer)]
             self._head += '"text":'
 
     # -- what the pacer tells ------------------------------------------------------------------------------
@@ -137,9 +133,8 @@ class Generation:
 
     def has_tokens(self, count: int) -> None:
         breaks_at = self._breaks_at
-        self._count = count if breaks_at is None else min(count, breaks_at)
+        self._count = count if breaks_at is None or self._stuck else min(count, breaks_at)
         if self._stuck:
-            self._count = count
             return
         if self._asked.streaming:
             self._send(self._rendered())
@@ -182,6 +177,9 @@ class Generation:
         if self._events is not None:
             return b"".join([b"data: %b\n\n" % event for event in self._events[first : self._sent]])
         head, tail = self._head, self._tail
+        if first and first + 1 == self._sent:
+            delta = self._deltas[first]
+            return (head + delta + tail).encode("utf-8", "surrogatepass") if delta else b""
         text = "".join([head + delta + tail for delta in self._deltas[first : self._sent] if delta])
         if first == 0 and self.shape.chat and self._sent:
             opening = head + '{"role":"assistant","content":""}' + tail
@@ -214,41 +212,35 @@ class Generation:
 
     def _closing(self, reason: str) -> bytes:
         nothing = "{}" if self.shape.chat else '""'
-        text = f'{self._head}{nothing},"logprobs":null,"finish_reason":{json.dumps(reason)}}}]}}\n\n'
+        text = f'{self._head}{nothing},"logprobs":null,"finish_reason":{_compact(reason)}}}]}}\n\n'
         if self._asked.include_usage:
             start = self._head[: self._head.index('"choices"')]
-            text += f'{start}"choices":[],"usage":{json.dumps(self._usage(), separators=(",", ":"))}}}\n\n'
+            text += f'{start}"choices":[],"usage":{self._usage()}}}\n\n'
         return text.encode() + _DONE
 
     def _whole(self, reason: str) -> bytes:
-        shape = self.shape
-        choice: dict[str, Any] = {"index": 0}
-        if shape.chat:
-            choice["message"] = answers.message(self.answer)
+        shape, answer = self.shape, self.answer
+        if not shape.chat:
+            said = f'"text":{_compact(answer.text)}'
+        elif answer.calls or answer.reasoning:
+            said = f'"message":{_compact(answers.message(answer))}'
         else:
-            choice["text"] = self.answer.text
-        choice |= {"logprobs": None, "finish_reason": reason}
-        document = {
-            "id": shape.id,
-            "object": "chat.completion" if shape.chat else "text_completion",
-            "created": shape.created,
-            "model": shape.model,
-            "choices": [choice],
-            "usage": self._usage(),
-        }
-        return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode(
-            "utf-8", "surrogatepass"
-        )
+            said = f'"message":{{"role":"assistant","content":{_compact(answer.text)}}}'
+        kind = "chat.completion" if shape.chat else "text_completion"
+        return (
+            f'{{"id":{_compact(shape.id)},"object":"{kind}","created":{shape.created},"model":{_compact(shape.model)},'
+            f'"choices":[{{"index":0,{said},"logprobs":null,"finish_reason":{_compact(reason)}}}],'
+            f'"usage":{self._usage()}}}'
+        ).encode("utf-8", "surrogatepass")
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage(self) -> str:
         if self.answer.usage is not None:
-            return dict(self.answer.usage)
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self._count,
-            "total_tokens": self.prompt_tokens + self._count,
-            "prompt_tokens_details": {"cached_tokens": self.hit_tokens},
-        }
+            return _compact(self.answer.usage)
+        prompt, output = self.prompt_tokens, self._count
+        return (
+            f'{{"prompt_tokens":{prompt},"completion_tokens":{output},"total_tokens":{prompt + output},'
+            f'"prompt_tokens_details":{{"cached_tokens":{self.hit_tokens}}}}}'
+        )
 
     # -- faults --------------------------------------------------------------------------------------------
 
@@ -275,7 +267,7 @@ class Generation:
         if self._call.gone:
             return
         self._stuck = False
-        self._fault = None
+        self._breaks_at = None
         if self._count >= self.answer.tokens:
             self._end(Ending.FINISHED, self.answer.finish_reason)
         elif self._asked.streaming:

@@ -69,8 +69,8 @@ class Pacer:
         if follower is None:
             return
         match effect:
-            case Token():
-                follower.has_tokens(effect.index + 1)
+            case Token(index=index):
+                follower.has_tokens(index + 1)
             case Finished():
                 del self._followers[effect.request]
                 follower.finished()

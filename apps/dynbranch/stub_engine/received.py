@@ -18,7 +18,7 @@ class Received:
     number: int
     at: float
     path: str
-    headers: dict[str, str]
+    raw_headers: list[tuple[bytes, bytes]]
     body: bytes
     size_bytes: int
     generation: Generation | None = None
@@ -29,10 +29,14 @@ class Received:
     def of(
         cls, number: int, at: float, path: str, headers: list[tuple[bytes, bytes]], body: bytes
     ) -> Received:
-        named = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
         if len(body) <= _KEPT_BODY_BYTES:
-            return cls(number, at, path, named, body, len(body))
-        return cls(number, at, path, named, b"", len(body), _large_digest=hashlib.sha256(body).hexdigest())
+            return cls(number, at, path, headers, body, len(body))
+        return cls(number, at, path, headers, b"", len(body), _large_digest=hashlib.sha256(body).hexdigest())
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """By lower-case name; of a name that came several times, the last."""
+        return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in self.raw_headers}
 
     @property
     def digest(self) -> str:

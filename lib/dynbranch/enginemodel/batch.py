@@ -45,7 +45,8 @@ class _Sequence:
     joined_step: int = _NOT_DECODING
     prefill_left: int = 0
     prefill_tokens: int = 0
-    looked_up: bool = False
+    hit_tokens: int | None = None
+    """At its first admission."""
     holding: Holding = field(default_factory=Holding)
 
     @property
@@ -351,16 +352,15 @@ class BatchEngine:
             sequence.prefill_left = tokens - hits * pool.block_tokens
             self._running[order.request] = sequence
             self._prefilling[order.request] = sequence
-            hit_tokens = min(hits * pool.block_tokens, order.prompt_tokens)
-            self._count_admission(sequence, hit_tokens)
-            effects.append(Admitted(order.request, at, hit_tokens))
+            if sequence.hit_tokens is None:
+                sequence.hit_tokens = hits * pool.block_tokens
+                self._count_admission(order, sequence.hit_tokens)
+            effects.append(Admitted(order.request, at, sequence.hit_tokens))
 
-    def _count_admission(self, sequence: _Sequence, hit_tokens: int) -> None:
-        if not sequence.looked_up:
-            sequence.looked_up = True
-            self._counters.prefix_query_tokens += sequence.order.prompt_tokens
-            self._counters.prefix_hit_tokens += hit_tokens
-            self._counters.prompt_tokens += sequence.order.prompt_tokens
+    def _count_admission(self, order: Submit, hit_tokens: int) -> None:
+        self._counters.prefix_query_tokens += order.prompt_tokens
+        self._counters.prefix_hit_tokens += hit_tokens
+        self._counters.prompt_tokens += order.prompt_tokens
 
     def _plan(self, at: Instant) -> _Phase:
         """The longest run of equal steps. Prefill comes in the order of rank, a chunk a step."""

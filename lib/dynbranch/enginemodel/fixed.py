@@ -61,7 +61,8 @@ class FixedEngine:
         self._running: dict[RequestKey, _Run] = {}
         self._waiting: dict[RequestKey, Submit] = {}
         self._queue: list[tuple[int, int, RequestKey]] = []
-        self._due: list[tuple[float, int, _Run]] = []
+        self._due: list[tuple[float, int, int, _Run]] = []
+        """(instant, number, token index, run); stale when the run is not running."""
         self._number = 0
         self._now = Instant(float("-inf"))
         self._pool = KvPool(parameters.kv_pool_tokens, parameters.block_tokens)
@@ -85,7 +86,7 @@ class FixedEngine:
     def next_wake(self) -> Instant | None:
         """When the next effect comes if nothing else happens."""
         due = self._due
-        while due and self._running.get(due[0][2].order.request) is not due[0][2]:
+        while due and self._running.get(due[0][3].order.request) is not due[0][3]:
             heappop(due)
         return Instant(due[0][0]) if due else None
 
@@ -152,32 +153,36 @@ class FixedEngine:
         self._schedule(run, 0)
 
     def _schedule(self, run: _Run, produced: int) -> None:
-        last = run.order.output_tokens - 1
-        index = produced if run.order.every_token else last
-        while run.marks and run.marks[0] < produced:
+        index = produced if run.order.every_token else run.order.output_tokens - 1
+        while run.marks:
+            if run.marks[0] >= produced:
+                index = min(index, run.marks[0])
+                break
             run.marks.popleft()
-        if run.marks:
-            index = min(index, run.marks[0])
         self._number += 1
-        heappush(self._due, (run.at(min(index, last)), self._number, run))
+        heappush(self._due, (run.at(index), self._number, index, run))
 
     def _advance(self, now: Instant, effects: list[Effect]) -> None:
         self._now = max(self._now, now)
         due = self._due
         while due and due[0][0] <= now:
-            at, _, run = heappop(due)
-            if self._running.get(run.order.request) is not run:
+            _, _, index, run = heappop(due)
+            order = run.order
+            if self._running.get(order.request) is not run:
                 continue
-            # Somebody who looks late gets what has come until now in one piece.
-            produced = run.produced(now if run.order.every_token else at)
-            if produced >= run.order.output_tokens:
-                at = run.at(run.order.output_tokens - 1)
+            last = order.output_tokens - 1
+            if order.every_token:
+                # Somebody who looks late gets what has come until now in one piece.
+                while index < last and run.at(index + 1) <= now:
+                    index += 1
+            at = run.at(index)
+            if index == last:
                 self._counters.finished += 1
-                effects.append(Finished(run.order.request, Instant(at)))
-                self._leave(run, produced, Instant(at), effects)
+                effects.append(Finished(order.request, at))
+                self._leave(run, order.output_tokens, at, effects)
             else:
-                effects.append(Token(run.order.request, run.at(produced - 1), produced - 1))
-                self._schedule(run, produced)
+                effects.append(Token(order.request, at, index))
+                self._schedule(run, index + 1)
 
     def _leave(self, run: _Run, produced: int, at: Instant, effects: list[Effect]) -> None:
         order, pool = run.order, self._pool

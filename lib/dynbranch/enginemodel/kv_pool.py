@@ -80,23 +80,22 @@ class KvPool:
         if not self.block_tokens:
             return
         references, idle = self._references, self._idle
-        for block in blocks[first:last]:
-            if block not in references and block not in idle:
-                references[block] = 1
-                holding.shared.append(block)
-                holding.private_tokens -= self.block_tokens
+        computed = [block for block in blocks[first:last] if block not in references and block not in idle]
+        references.update(dict.fromkeys(computed, 1))
+        holding.shared += computed
+        holding.private_tokens -= self.block_tokens * len(computed)
 
     def release(self, holding: Holding) -> None:
         references, idle = self._references, self._idle
+        freed = 0
         for block in reversed(holding.shared):
-            count = references[block] - 1
-            if count:
-                references[block] = count
-            else:
-                del references[block]
+            count = references.pop(block)
+            if count == 1:
                 idle[block] = None
-                self.held_tokens -= self.block_tokens
-        self.held_tokens -= holding.private_tokens
+                freed += 1
+            else:
+                references[block] = count - 1
+        self.held_tokens -= holding.private_tokens + freed * self.block_tokens
         holding.shared.clear()
         holding.private_tokens = 0
         self.trim()

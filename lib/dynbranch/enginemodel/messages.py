@@ -59,7 +59,7 @@ Event = Submit | Abort | Wake
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """It got a slot. ``hit_tokens``: what of its prompt was in the prefix cache."""
+    """It got a slot. ``hit_tokens``: what of its prompt was in the prefix cache when it got its first one."""
 
     request: RequestKey
     at: Instant
