@@ -11,6 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -191,6 +192,8 @@ class StubEngine:
             _fail(call, fault)
             return
         reply = self._reply(view)
+        if fault is not None and fault.kind is FaultKind.WHOLE_CALL:
+            reply = replace(reply, whole_arguments=True)
         generation = self._generation(call, asked, reply, fault)
         received.generation = generation
         self._begin(generation, call, asked, reply, fault)

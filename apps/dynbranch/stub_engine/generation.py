@@ -142,14 +142,12 @@ class Generation:
             self._break()
 
     def finished(self) -> None:
-        if self._stuck:
-            self._count = self.answer.tokens
-            return
-        if self._breaks_at is not None:
+        if self._breaks_at is not None and not self._stuck:
             self.has_tokens(self.answer.tokens)
-        else:
+        if self.ending is Ending.RUNNING:
             self._count = self.answer.tokens
-            self._end(Ending.FINISHED, self.answer.finish_reason)
+            if not self._stuck:
+                self._end(Ending.FINISHED, self.answer.finish_reason)
 
     def refused(self) -> None:
         self.ending = Ending.REFUSED
