@@ -33,7 +33,7 @@ from dynbranch.engine_agent.core.messages import (
     EngineReady,
     Event,
     FollowerId,
-    ItemArrived,
+    ItemsArrived,
     Left,
     Ordered,
     ReleaseLeases,
@@ -279,7 +279,7 @@ class AgentNode(Node):
         if position == len(output.items):
             self._end_run(run, EngineEnded(generation, "", self._reads(run.wanted)))
             return
-        self._apply(ItemArrived(generation, output.items[position]))
+        self._apply(ItemsArrived(generation, (output.items[position],)))
         gap = self._rng.random() * self._execution_s / 4
         self.later(gap, lambda: self._emit(run, position + 1, fail_at))
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
 from dynbranch.clients.calls import answer, decoded
+from dynbranch.clients.conversation import Conversation, Failure
+from dynbranch.clients.errors import meaning_of
+from dynbranch.clients.ports import Unreachable
 from dynbranch.domain.fills import BeginFill, DiscardFills, DiscardResult, FillOutcome, Settlement
 from dynbranch.domain.ids import LeaseId, Name, RecordId
 from dynbranch.domain.reuse import (
@@ -16,11 +20,15 @@ from dynbranch.domain.reuse import (
     StoreStats,
     WriteResult,
 )
+from dynbranch.runtime import telemetry
 from dynbranch.runtime.channel import channel
 from dynbranch.v1 import csl_pb2 as pb
 from dynbranch.v1.csl_pb2_grpc import CslServiceStub, FillServiceStub
 from dynbranch.wire import csl as wire
 from dynbranch.wire import fills
+
+MAX_SHARED_BYTES = 2**18
+"""A larger result is committed by a call of its own: on the shared stream it would hold up the others."""
 
 
 class GrpcCsl:
@@ -30,14 +38,20 @@ class GrpcCsl:
         self._channel = channel(target)
         self._stub = CslServiceStub(self._channel)
         self._fills = FillServiceStub(self._channel)
+        self._conversation: Conversation[pb.StoreAsk, pb.StoreAnswer] = Conversation(
+            lambda: self._stub.Converse(wait_for_ready=False), wire.asks_out, wire.answers_in
+        )
 
     async def demand(self, demand: Demand, *, timeout_s: float) -> DemandOutcome:
-        response = await answer(self._stub.Demand, wire.demand_out(demand), timeout_s)
-        return decoded(wire.demand_outcome_in, response)
+        said = await self._asked(lambda: wire.demand_ask(demand, telemetry.inject()), timeout_s)
+        return decoded(wire.demand_outcome_in, said.demand)
 
     async def commit(self, commit: Commit, *, timeout_s: float) -> CommitOutcome:
-        response = await answer(self._stub.Commit, wire.commit_out(commit), timeout_s)
-        return decoded(wire.commit_outcome_in, response)
+        if len(commit.payload) > MAX_SHARED_BYTES:
+            response = await answer(self._stub.Commit, wire.commit_out(commit), timeout_s)
+            return decoded(wire.commit_outcome_in, response)
+        said = await self._asked(lambda: wire.commit_ask(commit, telemetry.inject()), timeout_s)
+        return decoded(wire.commit_outcome_in, said.commit)
 
     async def renew_leases(
         self, leases: Sequence[LeaseId], *, ttl_ms: int, timeout_s: float
@@ -75,5 +89,39 @@ class GrpcCsl:
         )
         return decoded(fills.settlements_in, await answer(self._fills.ReadSettlements, request, timeout_s))
 
+    async def _asked(self, ask: Callable[[], pb.StoreAsk], timeout_s: float) -> pb.StoreAnswer:
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[pb.StoreAnswer] = loop.create_future()
+
+        def numbered(number: int) -> pb.StoreAsk:
+            numbered = ask()
+            numbered.call = number
+            return numbered
+
+        def hear(said: pb.StoreAnswer) -> None:
+            if not answered.done():
+                answered.set_result(said)
+
+        def fail(failure: Failure) -> None:
+            if not answered.done():
+                answered.set_exception(failure)
+
+        def late() -> None:
+            failure = Unreachable(f"deadline exceeded: no answer within {timeout_s} s")
+            fail(failure)
+            call.give_up_if_silent(failure)
+
+        call = self._conversation.call(numbered, hear, fail)
+        timer = loop.call_later(timeout_s, late)
+        try:
+            said = await answered
+        finally:
+            timer.cancel()
+            call.hang_up()
+        if said.HasField("error"):
+            raise meaning_of(said.error)
+        return said
+
     async def close(self) -> None:
+        await self._conversation.close()
         await self._channel.close()

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from dynbranch.clients.calls import answer, decoded, follow
+from dynbranch.clients.conversation import Conversation
+from dynbranch.clients.followed import Agents, followed
 from dynbranch.domain.engine import AgentDescription, GenerationEvents, GenerationOrder, Occupancy
 from dynbranch.domain.ids import GenerationId
+from dynbranch.runtime import telemetry
 from dynbranch.runtime.channel import channel
 from dynbranch.v1 import engine_agent_pb2 as pb
 from dynbranch.v1.engine_agent_pb2_grpc import EngineAgentServiceStub
 from dynbranch.wire import engine_agent as wire
+
+MAX_SHARED_BYTES = 2**18
+"""An order with a larger body gets a stream of its own: on a shared one it would hold up the others."""
 
 _MISSED_REPORTS = 5
 """An occupancy stream that is silent for so many intervals has lost its agent."""
@@ -30,19 +36,24 @@ class GrpcEngineAgent:
     def __init__(self, target: str) -> None:
         self._channel = channel(target)
         self._stub = EngineAgentServiceStub(self._channel)
+        self._conversation: Agents = Conversation(
+            lambda: self._stub.Converse(wait_for_ready=False), wire.asks_out, wire.answers_in
+        )
 
     async def describe(self, *, timeout_s: float) -> AgentDescription:
         response = await answer(self._stub.Describe, pb.DescribeRequest(), timeout_s)
         return decoded(wire.description_in, response)
 
     def generate(self, order: GenerationOrder, *, idle_s: float) -> AsyncGenerator[GenerationEvents, None]:
-        return follow(self._stub.Generate, wire.order_out(order), wire.followed_in, idle_s)
+        if len(order.body) > MAX_SHARED_BYTES:
+            return follow(self._stub.Generate, wire.order_out(order), wire.followed_in, idle_s)
+        return followed(self._conversation, wire.generate_ask(order, telemetry.inject()), idle_s)
 
     def attach(
         self, generation: GenerationId, *, from_item: int, wait_ms: int, idle_s: float
     ) -> AsyncGenerator[GenerationEvents, None]:
-        request = wire.attach_out(generation, from_item, wait_ms)
-        return follow(self._stub.Attach, request, wire.followed_in, idle_s)
+        ask = wire.attach_ask(generation, from_item, wait_ms, telemetry.inject())
+        return followed(self._conversation, ask, idle_s)
 
     async def abort(self, generation: GenerationId, *, reason: str, timeout_s: float) -> bool:
         response: pb.AbortResponse = await answer(
@@ -62,4 +73,5 @@ class GrpcEngineAgent:
         return follow(self._stub.WatchOccupancy, request, wire.occupancy_in, idle_s)
 
     async def close(self) -> None:
+        await self._conversation.close()
         await self._channel.close()

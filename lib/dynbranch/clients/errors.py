@@ -14,7 +14,8 @@ from contextlib import contextmanager
 import grpc
 from dynbranch.clients.ports import Unreachable
 from dynbranch.domain.errors import DomainError, InvalidRequest
-from dynbranch.runtime.error_status import DETAILS_KEY, error_of
+from dynbranch.runtime.error_status import DETAILS_KEY, error_of, error_of_call
+from dynbranch.v1 import shared_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import status_pb2  # type: ignore[import-untyped]
 
@@ -30,6 +31,11 @@ def meaning(error: grpc.aio.AioRpcError) -> DomainError | Unreachable:
             if meant is not None:
                 return meant
     return Unreachable(f"{error.code().name.lower()}: {error.details()}")
+
+
+def meaning_of(failed: shared_pb2.CallError) -> DomainError | Unreachable:
+    """The failure of a call that shares its stream, in the caller's terms."""
+    return error_of_call(failed) or Unreachable(f"the peer failed: {failed.message}")
 
 
 @contextmanager

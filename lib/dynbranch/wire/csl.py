@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import assert_never
 
 from dynbranch.domain.ids import LeaseId, Name, RecordId, UnixMs, whole
@@ -29,6 +29,27 @@ from dynbranch.domain.reuse import (
 from dynbranch.v1 import csl_pb2 as pb
 from dynbranch.v1 import shared_pb2
 from dynbranch.wire import shared
+
+# Many calls on one stream
+
+
+def demand_ask(demand: Demand, trace: Iterable[tuple[str, str]] = ()) -> pb.StoreAsk:
+    """The number of the call is not set yet."""
+    return pb.StoreAsk(demand=demand_out(demand), **dict(trace))
+
+
+def commit_ask(commit: Commit, trace: Iterable[tuple[str, str]] = ()) -> pb.StoreAsk:
+    """The number of the call is not set yet."""
+    return pb.StoreAsk(commit=commit_out(commit), **dict(trace))
+
+
+def asks_out(asks: list[pb.StoreAsk]) -> pb.CslServiceConverseRequest:
+    return pb.CslServiceConverseRequest(asks=asks)
+
+
+def answers_in(message: pb.CslServiceConverseResponse) -> Iterator[tuple[int, pb.StoreAnswer]]:
+    return ((answer.call, answer) for answer in message.answers)
+
 
 # Demand
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from dynbranch.domain.engine import (
@@ -175,6 +176,35 @@ def attach_in(message: pb.AttachRequest) -> tuple[GenerationId, int, int]:
     """The generation, the first item wanted, and how many milliseconds to wait for it (at most 50)."""
     generation = shared.generation_id_in(message.generation_id)
     return generation, message.from_item, min(message.wait_ms, MAX_ATTACH_WAIT_MS)
+
+
+# Many calls on one stream
+
+
+def generate_ask(order: GenerationOrder, trace: Iterable[tuple[str, str]] = ()) -> pb.GenerationAsk:
+    """The number of the call is not set yet."""
+    return pb.GenerationAsk(generate=order_out(order), **dict(trace))
+
+
+def attach_ask(
+    generation: GenerationId, from_item: int, wait_ms: int, trace: Iterable[tuple[str, str]] = ()
+) -> pb.GenerationAsk:
+    """The number of the call is not set yet."""
+    return pb.GenerationAsk(attach=attach_out(generation, from_item, wait_ms), **dict(trace))
+
+
+def asks_out(asks: list[pb.GenerationAsk]) -> pb.EngineAgentServiceConverseRequest:
+    return pb.EngineAgentServiceConverseRequest(asks=asks)
+
+
+def answers_in(
+    message: pb.EngineAgentServiceConverseResponse,
+) -> Iterator[tuple[int, pb.GenerationAnswer]]:
+    return ((answer.call, answer) for answer in message.answers)
+
+
+def answer_in(answer: pb.GenerationAnswer) -> GenerationEvents:
+    return events_in(answer.events)
 
 
 def generated_out(events: GenerationEvents) -> pb.GenerateResponse:

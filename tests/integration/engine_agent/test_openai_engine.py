@@ -41,10 +41,10 @@ async def outcome(
     items: list[bytes] = []
     try:
         async with aclosing(engine.run(order or chat_order())) as stream:
-            async for item in stream:
-                if isinstance(item, CleanEnd):
-                    return items, item
-                items.append(item)
+            async for came in stream:
+                if isinstance(came, CleanEnd):
+                    return items, came
+                items += came
     except EngineError as error:
         return items, error.failure
     raise AssertionError("neither an end nor an error")

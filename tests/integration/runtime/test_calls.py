@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import grpc
 import pytest
+from dynbranch.clients.calls import follow
 from dynbranch.clients.controller import GrpcController
 from dynbranch.clients.engine_agent import GrpcEngineAgent
 from dynbranch.clients.ports import Unreachable
+from dynbranch.domain.engine import GenerationEvents
 from dynbranch.domain.errors import Conflict, NotFound
 from dynbranch.domain.ids import GenerationId
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.server import LIVENESS, channel
 from dynbranch.v1 import engine_agent_pb2 as pb
 from dynbranch.v1.engine_agent_pb2_grpc import EngineAgentServiceStub
+from dynbranch.wire import engine_agent as wire
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from integration.runtime.probe import SERVICE, Probe, server_of
@@ -23,6 +27,12 @@ from opentelemetry import context
 
 ID = GenerationId(b"g" * 16)
 TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def attach(agent: GrpcEngineAgent, *, from_item: int, idle_s: float) -> AsyncGenerator[GenerationEvents]:
+    """A call with a stream of its own."""
+    request = pb.AttachRequest(generation_id=ID, from_item=from_item)
+    return follow(agent._stub.Attach, request, wire.followed_in, idle_s)
 
 
 async def abort(agent: GrpcEngineAgent, reason: str, timeout_s: float = 20) -> bool:
@@ -60,7 +70,7 @@ async def test_a_local_cancel_stays_a_cancel_and_reaches_the_service(
 async def test_closing_a_client_under_its_calls_is_unreachable(address: str, probe: Probe) -> None:
     client = GrpcEngineAgent(address)
     call = asyncio.create_task(abort(client, "wait"))
-    stream = client.attach(ID, from_item=0, wait_ms=0, idle_s=20)
+    stream = attach(client, from_item=0, idle_s=20)
     await anext(stream)
     following = asyncio.create_task(anext(stream))
     await probe.entered.wait()
@@ -69,7 +79,7 @@ async def test_closing_a_client_under_its_calls_is_unreachable(address: str, pro
         with pytest.raises(Unreachable):
             await broken
     with pytest.raises(Unreachable):
-        await anext(client.attach(ID, from_item=0, wait_ms=0, idle_s=20))
+        await anext(attach(client, from_item=0, idle_s=20))
 
 
 async def test_a_service_that_is_not_there_is_unreachable_at_once() -> None:
@@ -124,7 +134,7 @@ async def test_messages_beyond_four_megabytes_travel(agent: GrpcEngineAgent) -> 
 
 
 async def test_a_stream_ends_at_once_when_its_reader_closes_it(agent: GrpcEngineAgent, probe: Probe) -> None:
-    async with aclosing(agent.attach(ID, from_item=3, wait_ms=0, idle_s=20)) as events:
+    async with aclosing(attach(agent, from_item=3, idle_s=20)) as events:
         assert (await anext(events)).from_item == 3
         assert not probe.stream_ended.is_set()
     await probe.stream_ended.wait()
@@ -133,7 +143,7 @@ async def test_a_stream_ends_at_once_when_its_reader_closes_it(agent: GrpcEngine
 async def test_a_stream_blocked_on_a_slow_reader_ends_when_that_reader_leaves(
     agent: GrpcEngineAgent, probe: Probe
 ) -> None:
-    async with aclosing(agent.attach(ID, from_item=700, wait_ms=0, idle_s=20)) as events:
+    async with aclosing(attach(agent, from_item=700, idle_s=20)) as events:
         await anext(events)
         await agent.describe(timeout_s=20)
     await probe.stream_ended.wait()
@@ -145,7 +155,7 @@ async def test_a_stream_ends_when_the_task_that_reads_it_is_cancelled(
     reading = asyncio.Event()
 
     async def read() -> None:
-        async for _ in agent.attach(ID, from_item=0, wait_ms=0, idle_s=20):
+        async for _ in attach(agent, from_item=0, idle_s=20):
             reading.set()
 
     task = asyncio.create_task(read())
@@ -158,23 +168,23 @@ async def test_a_stream_ends_when_the_task_that_reads_it_is_cancelled(
 
 async def test_a_stream_s_error_comes_before_or_after_its_messages(agent: GrpcEngineAgent) -> None:
     with pytest.raises(NotFound, match="never heard"):
-        await anext(agent.attach(ID, from_item=404, wait_ms=0, idle_s=20))
+        await anext(attach(agent, from_item=404, idle_s=20))
     seen = []
     with pytest.raises(Conflict):
-        async for events in agent.attach(ID, from_item=500, wait_ms=0, idle_s=20):
+        async for events in attach(agent, from_item=500, idle_s=20):
             seen.append(events.from_item)
     assert seen == [500]
 
 
 async def test_a_silent_stream_is_unreachable(agent: GrpcEngineAgent) -> None:
     with pytest.raises(Unreachable, match="no message"):
-        async for _ in agent.attach(ID, from_item=0, wait_ms=0, idle_s=0.05):
+        async for _ in attach(agent, from_item=0, idle_s=0.05):
             pass
 
 
 async def test_an_answer_that_can_not_be_read_is_unreachable(agent: GrpcEngineAgent) -> None:
     with pytest.raises(Unreachable, match="can not be read"):
-        async for _ in agent.attach(ID, from_item=501, wait_ms=0, idle_s=20):
+        async for _ in attach(agent, from_item=501, idle_s=20):
             pass
 
 

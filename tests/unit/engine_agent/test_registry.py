@@ -24,7 +24,7 @@ from dynbranch.engine_agent.core.messages import (
     EngineReady,
     Event,
     FollowerId,
-    ItemArrived,
+    ItemsArrived,
     Left,
     Ordered,
     ReleaseLeases,
@@ -70,7 +70,7 @@ def test_a_generation_runs_commits_and_completes() -> None:
     driver, order = Driver(), chat_order(leased=True)
     assert order.lease is not None
     assert driver.order(order) == [StartEngine(order)]
-    assert driver.tell(ItemArrived(order.generation_id, b"one")) == [Wake(order.generation_id)]
+    assert driver.tell(ItemsArrived(order.generation_id, (b"one",))) == [Wake(order.generation_id)]
     driver.now = 0.5
     effects = driver.tell(EngineEnded(order.generation_id))
     assert effects == [CommitResult(order.generation_id, order.lease, 500.0, None)]
@@ -200,7 +200,7 @@ def test_items_and_ends_that_cross_an_abort_are_ignored() -> None:
     driver, order = Driver(), chat_order()
     driver.order(order)
     driver.tell(AbortAsked(order.generation_id, "cancelled"))
-    assert driver.tell(ItemArrived(order.generation_id, b"late")) == []
+    assert driver.tell(ItemsArrived(order.generation_id, (b"late",))) == []
     assert driver.tell(EngineEnded(order.generation_id)) == []
     assert driver.tell(EngineFailed(order.generation_id, failure())) == []
     driver.tell(EngineLetGo(order.generation_id))
@@ -305,7 +305,7 @@ def test_finished_logs_are_bounded_in_bytes() -> None:
     orders = [chat_order() for _ in range(20)]
     for order in orders:
         driver.order(order)
-        driver.tell(ItemArrived(order.generation_id, b"x" * 3000))
+        driver.tell(ItemsArrived(order.generation_id, (b"x" * 3000,)))
         driver.tell(EngineEnded(order.generation_id))
         assert driver.registry.finished_bytes <= 10_000
     assert driver.registry.find(orders[-1].generation_id) is not None
@@ -315,8 +315,8 @@ def test_finished_logs_are_bounded_in_bytes() -> None:
 def test_a_log_that_grows_too_large_is_aborted_and_fails() -> None:
     driver, order = Driver(limits=Limits(log_bytes=10)), chat_order(leased=True)
     driver.order(order)
-    driver.tell(ItemArrived(order.generation_id, b"12345678"))
-    effects = driver.tell(ItemArrived(order.generation_id, b"12345678"))
+    driver.tell(ItemsArrived(order.generation_id, (b"12345678",)))
+    effects = driver.tell(ItemsArrived(order.generation_id, (b"12345678",)))
     assert AbortEngine(order.generation_id) in effects
     generation = driver.registry.find(order.generation_id)
     assert generation is not None and isinstance(generation.end, Failed)

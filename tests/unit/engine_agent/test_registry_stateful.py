@@ -23,7 +23,7 @@ from dynbranch.engine_agent.core.messages import (
     EngineReady,
     Event,
     FollowerId,
-    ItemArrived,
+    ItemsArrived,
     Left,
     Ordered,
     ReleaseLeases,
@@ -130,7 +130,7 @@ class Conservation(RuleBasedStateMachine):
     @precondition(lambda self: self.on_engine)
     @rule(data=st.data(), size=st.integers(1, 30))
     def item(self, data: st.DataObject, size: int) -> None:
-        self.tell(ItemArrived(data.draw(st.sampled_from(sorted(self.on_engine))), b"x" * size))
+        self.tell(ItemsArrived(data.draw(st.sampled_from(sorted(self.on_engine))), (b"x" * size,)))
 
     @precondition(lambda self: self.on_engine)
     @rule(data=st.data(), how=st.sampled_from(["clean", "unstorable", "failed"]))

@@ -253,7 +253,7 @@ async def test_finished_logs_are_forgotten(clock: ManualClock) -> None:
         await ended(fake, chat_order())
         assert len(fake.agent.registry.generations) == 1
         await pass_time(clock, 2.1)
-        assert not fake.agent.registry.generations and not fake.agent._wakes and not fake.agent._runs
+        assert not fake.agent.registry.generations and not fake.agent._following and not fake.agent._runs
 
 
 async def test_a_lost_agent_is_unreachable_at_once(fake: FakeEngineAgent) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
+from dynbranch.csl.conversing import converse
 from dynbranch.csl.shell import Shell
+from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.reuse import CommitOutcome, Committed, DemandOutcome, Hit, Live, Miss, Refused
 from dynbranch.runtime import telemetry
 from dynbranch.v1 import csl_pb2 as pb
 from dynbranch.v1.csl_pb2_grpc import CslServiceServicer
 from dynbranch.wire import csl as wire
+from opentelemetry.context import Context
 
 SERVICE = "dynbranch.v1.CslService"
 
@@ -21,9 +25,35 @@ class CslServicer(CslServiceServicer):
         self._shell = shell
         self._tracer = telemetry.tracer("dynbranch.csl")
 
+    async def Converse(  # type: ignore[override]  # gRPC takes a coroutine that writes by itself, too
+        self, messages: AsyncIterator[pb.CslServiceConverseRequest], context: Any
+    ) -> None:
+        await converse(self._answer, messages, context)
+
+    async def _answer(self, ask: pb.StoreAsk) -> pb.StoreAnswer:
+        caller = None
+        if ask.traceparent:
+            caller = telemetry.extract({"traceparent": ask.traceparent, "tracestate": ask.tracestate})
+        match ask.WhichOneof("ask"):
+            case "demand":
+                return pb.StoreAnswer(demand=await self._demand(ask.demand, caller))
+            case "commit":
+                return pb.StoreAnswer(commit=await self._commit(ask.commit, caller))
+            case None:
+                raise InvalidRequest("malformed_message", "nothing is asked")
+
     async def Demand(self, request: pb.DemandRequest, context: Any) -> pb.DemandResponse:
+        return await self._demand(request, None)
+
+    async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
+        return await self._commit(request, None)
+
+    async def _demand(self, request: pb.DemandRequest, caller: Context | None) -> pb.DemandResponse:
+        """``caller``: the span that asks, where it is not the current one."""
         demand = wire.demand_in(request)
-        with self._tracer.start_as_current_span(telemetry.SPAN_CSL_DEMAND, kind=_SERVER) as span:
+        with self._tracer.start_as_current_span(
+            telemetry.SPAN_CSL_DEMAND, context=caller, kind=_SERVER
+        ) as span:
             outcome = await self._shell.demand(demand)
             if span.is_recording():
                 span.set_attribute("dynbranch.name", demand.name.hex())
@@ -31,9 +61,11 @@ class CslServicer(CslServiceServicer):
                 span.set_attribute("dynbranch.outcome", _demand_word(outcome))
         return wire.demand_outcome_out(outcome)
 
-    async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
+    async def _commit(self, request: pb.CommitRequest, caller: Context | None) -> pb.CommitResponse:
         commit = wire.commit_in(request)
-        with self._tracer.start_as_current_span(telemetry.SPAN_CSL_COMMIT, kind=_SERVER) as span:
+        with self._tracer.start_as_current_span(
+            telemetry.SPAN_CSL_COMMIT, context=caller, kind=_SERVER
+        ) as span:
             outcome = await self._shell.commit(commit)
             if span.is_recording():
                 span.set_attribute("dynbranch.name", commit.lease.name.hex())

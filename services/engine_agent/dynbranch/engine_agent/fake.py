@@ -34,6 +34,7 @@ from dynbranch.engine_agent.engines.port import (
     EngineError,
     EngineFacts,
     EngineUnavailable,
+    Items,
 )
 from dynbranch.engine_agent.shell import Agent, Timings
 from dynbranch.runtime.clock import Clock, SystemClock
@@ -128,7 +129,7 @@ class ScriptedEngine:
         await self._died.wait()
         return "the engine died"
 
-    async def run(self, order: GenerationOrder) -> AsyncGenerator[bytes | CleanEnd]:
+    async def run(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
         script = self.writer(order)
         self.orders.append(order)
         self.running.add(order.generation_id)
@@ -139,7 +140,7 @@ class ScriptedEngine:
             for number, item in enumerate(script.items):
                 await self._clock.sleep(script.between_s if number else script.first_s)
                 self._maybe_fail(script, number)
-                yield item
+                yield (item,)
             self._maybe_fail(script, len(script.items))
             finished = True
             yield CleanEnd(script.unstorable, script.reads)

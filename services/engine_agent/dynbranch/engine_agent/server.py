@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 import grpc
+from dynbranch.engine_agent.conversing import converse
 from dynbranch.engine_agent.shell import Agent
 from dynbranch.runtime.server import Service
 from dynbranch.v1 import engine_agent_pb2 as pb
@@ -43,6 +44,11 @@ class EngineAgentServicer(EngineAgentServiceServicer):
         async with aclosing(following) as events:
             async for message in events:
                 yield wire.attached_out(message)
+
+    async def Converse(  # type: ignore[override]  # gRPC takes a coroutine that writes by itself, too
+        self, messages: AsyncIterator[pb.EngineAgentServiceConverseRequest], context: Context
+    ) -> None:
+        await converse(self._agent, messages, context)
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
         generation, reason = wire.abort_in(request)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
 from typing import Self, assert_never
@@ -41,7 +41,7 @@ from dynbranch.engine_agent.core.messages import (
     EngineReady,
     Event,
     FollowerId,
-    ItemArrived,
+    ItemsArrived,
     Left,
     Ordered,
     ReleaseLeases,
@@ -59,6 +59,7 @@ from dynbranch.engine_agent.engines.port import (
     EngineFacts,
     EngineUnavailable,
 )
+from dynbranch.engine_agent.following import Follower, events_of
 from dynbranch.engine_agent.observing import AgentMetrics, GenerationSpans
 from dynbranch.engine_agent.orders import prepare
 from dynbranch.engine_agent.waiting import set_within
@@ -69,10 +70,10 @@ from prometheus_client import CollectorRegistry
 
 _log = logging.getLogger(__name__)
 
+Wakes = Callable[[], None]
+
 MAX_ATTACH_WAIT_S = 0.05
 MAX_ATTACH_WAITERS = 1024
-MAX_MESSAGE_BYTES = 2**20
-MAX_MESSAGE_ITEMS = 512
 ABORT_POLL_S = 0.005
 COUNTS_AGE_S = 0.05
 """Many watchers share one look at the engine."""
@@ -131,6 +132,7 @@ class Agent:
         self.metrics.running.set_function(lambda: self.registry.slots.used)
         self.metrics.waiting.set_function(lambda: len(self.registry.slots.waiting))
         self.metrics.leases.set_function(lambda: len(self.registry.leases.held))
+        self.metrics.followers.set_function(lambda: sum(map(len, self._following.values())))
         self._engine = engine
         self._csl = csl
         self._clock = clock
@@ -139,7 +141,7 @@ class Agent:
         self._state = _EngineState()
         self._runs: dict[GenerationId, _Run] = {}
         self._followers = count(1)
-        self._wakes: dict[GenerationId, set[asyncio.Event]] = {}
+        self._following: dict[GenerationId, set[Follower]] = {}
         self._let_go: dict[GenerationId, asyncio.Event] = {}
         self._newcomers: dict[GenerationId, asyncio.Event] = {}
         self._watchers: set[asyncio.Event] = set()
@@ -166,9 +168,9 @@ class Agent:
         try:
             await self.tasks.__aexit__(kind, error, trace)
         finally:
-            for wakes in self._wakes.values():
-                for wake in wakes:
-                    wake.set()
+            for followers in self._following.values():
+                for follower in followers:
+                    follower.wake()
             if held:
                 await self._release(held)
             self._spans.close()
@@ -204,12 +206,11 @@ class Agent:
     def kind(self) -> AgentKind:
         return self._engine.kind
 
-    async def generate(
-        self, order: GenerationOrder, *, idle_s: float = 0.0
-    ) -> AsyncGenerator[GenerationEvents]:
-        """Raises NotReady, NotFound, Conflict and InvalidRequest before the first message."""
+    def order(self, order: GenerationOrder, wake: Wakes) -> Follower:
+        """Run this, and follow it from its first item. Raises NotReady, NotFound, Conflict and
+        InvalidRequest."""
         if self._closing:
-            raise NotReady("stopping", "this agent is stopping", advice="ask another engine")
+            raise _stopping()
         if reason := self._not_ready_reason():
             raise NotReady("engine_not_ready", reason, advice="ask another engine or later")
         prepared = prepare(order, self._state.facts)
@@ -217,25 +218,41 @@ class Agent:
         self._apply(Ordered(prepared.order, follower, prepared.width), opening=prepared.order)
         generation = self.registry.find(order.generation_id)
         assert generation is not None
-        async with aclosing(self._follow(generation, follower, 0)) as events:
+        return self._followed_by(Follower(generation, follower, 0, wake, self._left))
+
+    async def known_within(self, generation: GenerationId, wait_ms: int) -> None:
+        """A follower may arrive before the generation that it was told of."""
+        if self.registry.find(generation) is None:
+            await self._wait_for(generation, min(wait_ms / 1000, MAX_ATTACH_WAIT_S))
+
+    def join(self, generation: GenerationId, from_item: int, wake: Wakes) -> Follower:
+        """Raises NotFound when the generation is unknown, or has no result to follow."""
+        follower = FollowerId(next(self._followers))
+        self._apply(Attached(generation, follower))
+        known = self.registry.find(generation)
+        assert known is not None
+        traceparent = self._spans.traceparent(generation)
+        return self._followed_by(Follower(known, follower, from_item, wake, self._left, traceparent))
+
+    async def generate(
+        self, order: GenerationOrder, *, idle_s: float = 0.0
+    ) -> AsyncGenerator[GenerationEvents]:
+        """``order``, as ports.EngineAgent has it."""
+        wake = asyncio.Event()
+        async with aclosing(events_of(self.order(order, wake.set), wake, self.next_of)) as events:
             async for message in events:
                 yield message
 
     async def attach(
         self, generation: GenerationId, *, from_item: int, wait_ms: int, idle_s: float = 0.0
     ) -> AsyncGenerator[GenerationEvents]:
-        """Raises NotFound when the generation is unknown after ``wait_ms``, or has no result to follow."""
-        if self.registry.find(generation) is None:
-            await self._wait_for(generation, min(wait_ms / 1000, MAX_ATTACH_WAIT_S))
-        follower = FollowerId(next(self._followers))
-        self._apply(Attached(generation, follower))
-        known = self.registry.find(generation)
-        assert known is not None
-        traceparent = self._spans.traceparent(generation)
-        async with aclosing(self._follow(known, follower, from_item)) as events:
+        """``join``, as ports.EngineAgent has it."""
+        await self.known_within(generation, wait_ms)
+        wake = asyncio.Event()
+        joined = self.join(generation, from_item, wake.set)
+        async with aclosing(events_of(joined, wake, self.next_of)) as events:
             async for message in events:
-                yield replace(message, traceparent=traceparent) if traceparent else message
-                traceparent = ""
+                yield message
 
     async def abort(self, generation: GenerationId, *, reason: str, timeout_s: float = 0.0) -> bool:
         """Returns when the engine has let go. False: the generation was not running."""
@@ -277,40 +294,27 @@ class Agent:
 
     # ---- followers ----
 
-    async def _follow(
-        self, generation: Generation, follower: FollowerId, from_item: int
-    ) -> AsyncGenerator[GenerationEvents]:
-        """The log is the buffer: a follower is a cursor, and a slow one slows nobody."""
-        wake = asyncio.Event()
-        wakes = self._wakes.setdefault(generation.id, set())
-        wakes.add(wake)
-        self.metrics.followers.inc()
-        try:
-            cursor = from_item
-            while True:
-                wake.clear()
-                items = _next_items(generation.items, cursor)
-                at_end = cursor + len(items) >= len(generation.items)
-                end = generation.end if at_end else None
-                if items or end is not None:
-                    yield GenerationEvents(cursor, items, end)
-                    cursor += len(items)
-                elif self._closing:
-                    raise NotReady("stopping", "this agent is stopping", advice="ask another engine")
-                else:
-                    await wake.wait()
-                if end is not None:
-                    return
-        finally:
-            wakes.discard(wake)
-            if not wakes and self._wakes.get(generation.id) is wakes:
-                del self._wakes[generation.id]
-            self.metrics.followers.dec()
-            if not self._closing:
-                self._apply(Left(generation.id, follower))
+    def next_of(self, follower: Follower) -> GenerationEvents | None:
+        """What is there for it. Raises NotReady when nothing more will come."""
+        message = follower.next()
+        if message is None and self._closing:
+            raise _stopping()
+        return message
+
+    def _followed_by(self, follower: Follower) -> Follower:
+        self._following.setdefault(follower.generation.id, set()).add(follower)
+        return follower
+
+    def _left(self, follower: Follower) -> None:
+        generation = follower.generation.id
+        others = self._following[generation]
+        others.discard(follower)
+        if not others:
+            del self._following[generation]
+        if not self._closing:
+            self._apply(Left(generation, follower.id))
 
     async def _wait_for(self, generation: GenerationId, seconds: float) -> None:
-        """A follower may arrive before the generation that it was told of."""
         newcomer = self._newcomers.get(generation)
         if newcomer is None:
             if len(self._newcomers) >= MAX_ATTACH_WAITERS:
@@ -352,8 +356,8 @@ class Agent:
             case RenewLeases():
                 self.tasks.spawn(self._renew(effect), name="renewal of leases")
             case Wake(generation):
-                for wake in self._wakes.get(generation, ()):
-                    wake.set()
+                for follower in self._following.get(generation, ()):
+                    follower.wake()
             case Ended(generation):
                 self._ended(generation)
             case _:
@@ -387,11 +391,11 @@ class Agent:
         try:
             with self._spans.current(generation):
                 async with aclosing(self._engine.run(order)) as stream:
-                    async for item in stream:
-                        if isinstance(item, CleanEnd):
-                            end = item
+                    async for items in stream:
+                        if isinstance(items, CleanEnd):
+                            end = items
                         else:
-                            self._apply(ItemArrived(generation, item))
+                            self._apply(ItemsArrived(generation, items))
             assert end is not None, "a run yields a clean end or raises"
             self._apply(EngineEnded(generation, end.unstorable, end.reads))
         except EngineError as error:
@@ -585,13 +589,5 @@ class Agent:
             self.metrics.unknown_leases.inc(len(unknown))
 
 
-def _next_items(items: list[bytes], cursor: int) -> tuple[bytes, ...]:
-    """What is there from ``cursor``, in one message's bounds."""
-    taken: list[bytes] = []
-    size = 0
-    for item in items[cursor : cursor + MAX_MESSAGE_ITEMS]:
-        size += len(item)
-        if taken and size > MAX_MESSAGE_BYTES:
-            break
-        taken.append(item)
-    return tuple(taken)
+def _stopping() -> NotReady:
+    return NotReady("stopping", "this agent is stopping", advice="ask another engine")

@@ -40,9 +40,9 @@ class AbortAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemArrived:
+class ItemsArrived:
     generation: GenerationId
-    item: bytes
+    items: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ Event = (
     | Attached
     | Left
     | AbortAsked
-    | ItemArrived
+    | ItemsArrived
     | EngineEnded
     | EngineFailed
     | EngineLetGo

@@ -32,7 +32,7 @@ from dynbranch.engine_agent.core.messages import (
     EngineReady,
     Event,
     FollowerId,
-    ItemArrived,
+    ItemsArrived,
     Left,
     Ordered,
     ReleaseLeases,
@@ -128,6 +128,8 @@ class Registry:
     def handle(self, event: Event, now: Instant) -> list[Effect]:  # noqa: C901 - one flat, exhaustive match
         """Raises NotReady, Conflict (Ordered) and NotFound (Attached) before anything has changed."""
         match event:
+            case ItemsArrived(generation, items):
+                return self._items_arrived(generation, items, now)
             case Ordered():
                 return self._ordered(event, now)
             case Attached(generation, follower):
@@ -136,8 +138,6 @@ class Registry:
                 return self._left(generation, follower, now)
             case AbortAsked(generation, reason):
                 return self._abort_asked(generation, reason, now)
-            case ItemArrived(generation, item):
-                return self._item_arrived(generation, item, now)
             case EngineEnded():
                 return self._engine_ended(event, now)
             case EngineFailed(generation, failure):
@@ -228,19 +228,22 @@ class Registry:
             effects.append(StartEngine(generation.order))
         return effects
 
-    def _item_arrived(self, generation_id: GenerationId, item: bytes, now: Instant) -> list[Effect]:
+    def _items_arrived(
+        self, generation_id: GenerationId, items: tuple[bytes, ...], now: Instant
+    ) -> list[Effect]:
         generation = self.generations[generation_id]
         if generation.state is not State.RUNNING:
             return []  # an abort is on its way to the engine
-        if generation.log_bytes + len(item) > self.limits.log_bytes:
+        size = sum(map(len, items))
+        if generation.log_bytes + size > self.limits.log_bytes:
             body = (
                 b'{"error":{"message":"the result is larger than this agent keeps","type":"log_too_large"}}'
             )
             return self._abort(generation, Failed(502, body, may_retry=False), now)
         if generation.first_item_at is None:
             generation.first_item_at = now
-        generation.items.append(item)
-        generation.log_bytes += len(item)
+        generation.items.extend(items)
+        generation.log_bytes += size
         return [Wake(generation_id)]
 
     def _engine_ended(self, event: EngineEnded, now: Instant) -> list[Effect]:

@@ -19,7 +19,7 @@ from dynbranch.domain.reuse import Level
 from dynbranch.engine_agent.engines.fingerprint import cpu_features, file_digest
 from dynbranch.engine_agent.engines.http import Timeouts
 from dynbranch.engine_agent.engines.openai import OpenAiEngine, OpenAiSettings
-from dynbranch.engine_agent.engines.port import CleanEnd, EngineCounts, EngineFacts, EngineUnavailable
+from dynbranch.engine_agent.engines.port import CleanEnd, EngineCounts, EngineFacts, EngineUnavailable, Items
 from dynbranch.runtime.clock import Clock
 
 START_TIMEOUT_S = 120.0
@@ -95,7 +95,7 @@ class EmbeddedEngine:
             silent.cancel()
             await asyncio.gather(died, silent, return_exceptions=True)
 
-    def run(self, order: GenerationOrder) -> AsyncGenerator[bytes | CleanEnd]:
+    def run(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
         return self._running().run(order)
 
     async def unchanged(self) -> bool:

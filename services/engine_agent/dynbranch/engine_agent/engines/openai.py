@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -14,15 +14,17 @@ from dynbranch.domain.reuse import Level
 from dynbranch.engine_agent.engines.chat_stream import ChatStream, ErrorChunk
 from dynbranch.engine_agent.engines.fingerprint import metric, text_digest
 from dynbranch.engine_agent.engines.http import EngineHttp, Timeouts, open_session
+from dynbranch.engine_agent.engines.http_stream import Answer, EngineStreams
 from dynbranch.engine_agent.engines.port import (
     CleanEnd,
     EngineCounts,
     EngineError,
     EngineFacts,
     EngineUnavailable,
+    Items,
 )
 from dynbranch.engine_agent.engines.probe import Flavour, Given, examine
-from dynbranch.engine_agent.engines.sse import MalformedStream, SseParser
+from dynbranch.engine_agent.engines.sse import MalformedStream, SseEvent, SseParser
 from dynbranch.engine_agent.waiting import set_within
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.clock import Clock
@@ -34,6 +36,15 @@ RETRIABLE_STATUSES = frozenset({429, 502, 503, 504})
 MAX_ERROR_BYTES = 2**20
 HEALTH_INTERVAL_S = 2.0
 HEALTH_MISSES = 3
+
+KEEPS_CONNECTIONS = frozenset({Flavour.VLLM, Flavour.SGLANG})
+"""Whose servers answer a second request on a connection as well as the first."""
+
+_STREAM_HEADERS = {
+    "content-type": "application/json",
+    "accept": "text/event-stream",
+    "accept-encoding": "identity",
+}
 
 _GAUGES: Mapping[Flavour, tuple[str, str, str]] = {
     Flavour.LLAMA_SERVER: ("llamacpp:requests_processing", "llamacpp:requests_deferred", ""),
@@ -63,6 +74,7 @@ class OpenAiEngine:
         self._identity = ""
         self._suspect = asyncio.Event()
         self._session: aiohttp.ClientSession | None = None
+        self._streams: EngineStreams | None = None
 
     @property
     def flavour(self) -> Flavour:
@@ -123,49 +135,66 @@ class OpenAiEngine:
         self._suspect.set()
 
     async def close(self) -> None:
+        if self._streams is not None:
+            self._streams.close()
         if self._session is not None:
             await self._session.close()
             self._session = None
 
-    async def run(self, order: GenerationOrder) -> AsyncGenerator[bytes | CleanEnd]:
-        produced = 0
+    async def run(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
+        produced = False
         try:
-            async with aclosing(self._stream(order)) as items:
-                async for item in items:
-                    produced += isinstance(item, bytes)
-                    yield item
+            async with aclosing(self._stream(order)) as came:
+                async for items in came:
+                    produced = True
+                    yield items
         except ErrorChunk as error:
             refused = 400 <= error.status < 500
             failure = Failed(error.status, error.body, may_retry=not produced and not refused)
             raise EngineError(failure) from None
         except MalformedStream as error:
             raise EngineError(_broken(str(error), may_retry=not produced)) from None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (TimeoutError, OSError) as error:
             self._suspect.set()
             reason = str(error) or type(error).__name__
             raise EngineError(_broken(reason, may_retry=not produced)) from error
 
-    async def _stream(self, order: GenerationOrder) -> AsyncGenerator[bytes | CleanEnd]:
-        url = self._base_url + "/v1/chat/completions"
-        headers = {**self._auth(), **dict(order.forward_headers), "content-type": "application/json"}
-        headers.update(telemetry.inject(), accept="text/event-stream")
-        session = self._http().session
-        async with session.post(url, data=order.body, headers=headers, allow_redirects=False) as response:
-            if response.status != 200:
-                raise EngineError(await _refusal(response))
-            if response.content_type != "text/event-stream":
-                raise MalformedStream(f"the server answers with {response.content_type}, not with a stream")
-            parser, stream = SseParser(), ChatStream()
-            try:
-                async for data in response.content.iter_any():
-                    for item in stream.take_all(parser.feed(data)):
-                        yield item
-                    if stream.done:
-                        break
-            finally:
-                # Whoever stops reading wants the engine to stop, not to send on into a buffer.
-                response.close()
+    async def _stream(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
+        headers = {
+            **self._auth(),
+            **dict(order.forward_headers),
+            **dict(telemetry.inject()),
+            **_STREAM_HEADERS,
+        }
+        stream = ChatStream()
+        answer = await self._engine_streams().post("/v1/chat/completions", headers, order.body)
+        try:
+            if answer.status != 200:
+                raise EngineError(await _refusal(answer))
+            kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+            if kind != "text/event-stream":
+                raise MalformedStream(f"the server answers with {kind}, not with a stream")
+            parser = SseParser()
+            async for data in answer.parts():
+                items, flaw = _taken(stream, parser.feed(data))
+                if items:
+                    yield items
+                if flaw is not None:
+                    raise flaw
+                if stream.done:
+                    answer.let_end()
+                    break
             yield CleanEnd(stream.check_end())
+        finally:
+            # Whoever stops reading wants the engine to stop, not to send on into a buffer.
+            if not stream.done:
+                answer.close()
+
+    def _engine_streams(self) -> EngineStreams:
+        if self._streams is None:
+            self._streams = EngineStreams(self._base_url, self._settings.timeouts)
+        self._streams.kept = self._flavour in KEEPS_CONNECTIONS
+        return self._streams
 
     def _http(self) -> EngineHttp:
         if self._session is None:
@@ -207,21 +236,34 @@ class OpenAiEngine:
         return EngineCounts(sum(bool(slot.get("is_processing")) for slot in slots if isinstance(slot, dict)))
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> Failed:
+def _taken(
+    stream: ChatStream, events: Iterable[SseEvent]
+) -> tuple[Items, ErrorChunk | MalformedStream | None]:
+    """The items before the end mark, or before what is wrong."""
+    items: list[bytes] = []
+    try:
+        for item in stream.take_all(events):
+            items.append(item)  # what came before the flaw is kept
+    except (ErrorChunk, MalformedStream) as flaw:
+        return tuple(items), flaw
+    return tuple(items), None
+
+
+async def _refusal(answer: Answer) -> Failed:
     """The server's own status and body, as they are."""
     body = b""
-    async for data in response.content.iter_any():
+    async for data in answer.parts():
         body += data
         if len(body) > MAX_ERROR_BYTES:
             break
-    content_type = response.headers.get("content-type", "application/json")
-    retriable = response.status in RETRIABLE_STATUSES
+    content_type = answer.headers.get("content-type", "application/json")
+    retriable = answer.status in RETRIABLE_STATUSES
     return Failed(
-        response.status,
+        answer.status,
         body[:MAX_ERROR_BYTES],
         retriable,
         content_type,
-        retry_after=response.headers.get("retry-after", ""),
+        retry_after=answer.headers.get("retry-after", ""),
     )
 
 

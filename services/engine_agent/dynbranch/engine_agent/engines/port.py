@@ -41,6 +41,10 @@ class EngineCounts:
     kv_used_share: float | None = None
 
 
+Items = tuple[bytes, ...]
+"""Items of a generation's log, in their order."""
+
+
 @dataclass(frozen=True, slots=True)
 class CleanEnd:
     """The last thing that a good run yields. ``unstorable``: why its result may not be stored."""
@@ -62,8 +66,11 @@ class Engine(Protocol):
     async def lost(self) -> str:
         """Returns, with the reason, when the engine has died or stopped answering."""
 
-    def run(self, order: GenerationOrder) -> AsyncGenerator[bytes | CleanEnd]:
-        """Yields items, then one CleanEnd. Raises EngineError. Closing it makes the engine stop."""
+    def run(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
+        """Yields the items that came at once, again and again, then one CleanEnd. Raises EngineError.
+
+        Closing it makes the engine stop.
+        """
 
     async def unchanged(self) -> bool:
         """Whether the executor is still the one that ``start`` probed. Asked before a result is stored."""
