@@ -6,7 +6,9 @@ column on a busy machine.
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,18 +21,21 @@ from dynbranch.bench.result import Measured, Tell
 from dynbranch.bench.stand import Arm, Stand, percentile, turns
 from dynbranch.demo.measures import Figure, median
 
-ROUNDS = 6
+ROUNDS = 5
 ALONE_S, CROWD_S = 1.2, 1.5
 CROWD = 32
 STREAMS, STREAM_TOKENS = 8, 150
 NAMES = 64
+_TABLE_BEGINS, _TABLE_ENDS = "<!-- bench peers -->", "<!-- end -->"
 _WARM_S = 0.7
 _APART = 10_000_000
 
 Round = dict[str, dict[str, float]]
 COLUMNS = {
     "cpu_us_per_request": "CPU µs / request",
+    "cpu_per_request_over_plain_proxy": "× plain",
     "cpu_us_per_token": "CPU µs / token",
+    "cpu_per_token_over_plain_proxy": "× plain",
     "added_p50_ms": "added p50 ms",
     "added_p99_ms": "added p99 ms",
     "per_s": "requests / s",
@@ -124,6 +129,10 @@ class Peers:
         for seen in found.values():
             for share in ("p50", "p99"):
                 seen[f"added_{share}_ms"] = seen[f"{share}_ms"] - found["direct"][f"{share}_ms"]
+            for what in ("request", "token"):
+                if f"cpu_us_per_{what}" in seen:
+                    plain = found["plain proxy"][f"cpu_us_per_{what}"]
+                    seen[f"cpu_per_{what}_over_plain_proxy"] = seen[f"cpu_us_per_{what}"] / plain
         return found
 
     def _closed(self, way: Way, seconds: float, concurrency: int) -> Any:
@@ -141,7 +150,7 @@ def figures(rounds: Sequence[Round]) -> dict[str, Figure]:
     found = {}
     for name, first in rounds[0].items():
         for column in COLUMNS:
-            if column in first and not (name == "direct" and column.startswith("added")):
+            if column in first and not (name == "direct" and column.startswith("added_")):
                 key = f"{name.lower().replace(',', '').replace(' ', '_').replace('-', '_')}.{column}"
                 found[key] = median([one[name][column] for one in rounds])
     return found
@@ -157,3 +166,23 @@ def table(rounds: Sequence[Round]) -> tuple[tuple[str, ...], ...]:
         )
         rows.append((name, *cells))
     return tuple(rows)
+
+
+def page_with(page: str, rows: Sequence[Sequence[str]]) -> str:
+    """The page with the rows as a Markdown table between its two marks."""
+    headings, *others = (f"| {' | '.join(row)} |" for row in rows)
+    before, _, rest = page.partition(_TABLE_BEGINS)
+    _, _, after = rest.partition(_TABLE_ENDS)
+    ruler = f"|---|{'---:|' * (len(rows[0]) - 1)}"
+    return "\n".join([before + _TABLE_BEGINS, headings, ruler, *others, _TABLE_ENDS + after])
+
+
+def main() -> None:
+    """``python -m dynbranch.bench.peers RESULT PAGE``: the result's table into the page."""
+    result, page = Path(sys.argv[1]), Path(sys.argv[2])
+    rounds = json.loads(result.read_text(encoding="utf-8"))["raw"]["rounds"]
+    page.write_text(page_with(page.read_text(encoding="utf-8"), table(rounds)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,10 @@ Tell = Callable[[str, int, int], None]
 """Progress: what is going on, how many steps are done, and how many there are (0: not known)."""
 
 
+class BenchFailed(Exception):
+    """A benchmark could not measure what it is for. The message is for a person."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What one benchmark found. ``failures`` says what did not hold, for a person; ``table``, the figures as

@@ -19,7 +19,7 @@ from typing import Self, TypeVar
 from dynbranch.bench.cpu_time import Cores, cpu_s, pin
 from dynbranch.bench.load import ClosedLoop, Job, Seen, Streams, job_as_json
 from dynbranch.bench.peer_installs import LITELLM, VLLM_ROUTER, program
-from dynbranch.bench.result import Tell
+from dynbranch.bench.result import BenchFailed, Tell
 from dynbranch.demo.processes import Processes, ProcessSpec, free_ports
 from dynbranch.demo.stack import Stack, StackOptions
 
@@ -61,7 +61,7 @@ class Measurement:
         return self.cpu_s * 1e6 / self.seen.requests
 
 
-class LoadFailed(Exception):
+class LoadFailed(BenchFailed):
     """The load's process failed, or answers were no answers: nothing can be said of such a run."""
 
 

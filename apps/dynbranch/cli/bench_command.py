@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 from dynbranch.bench.registry import BENCHES
-from dynbranch.bench.result import Measured, Surroundings, result_json, write_result
+from dynbranch.bench.result import BenchFailed, Measured, Surroundings, result_json, write_result
 from dynbranch.cli.endings import failures_explained, stops_on_signals
 from dynbranch.cli.failures import CliFailure
 from dynbranch.demo.show import progress_bar
@@ -35,7 +35,12 @@ def run_bench(name: str, json_file: Path | None) -> None:
         def tell(what: str, done: int, total: int) -> None:
             progress.update(task, description=f"{name}: {what[:80]}", completed=done, total=total or None)
 
-        measured = bench.load()(tell)
+        try:
+            measured = bench.load()(tell)
+        except BenchFailed as error:
+            raise CliFailure(
+                str(error), "Logs are gone with the run; a busy machine may need a second try."
+            ) from None
     _show(name, measured, console)
     if json_file is not None:
         write_result(json_file, result_json(name, measured, around))

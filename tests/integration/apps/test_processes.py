@@ -49,6 +49,18 @@ def test_ready_lines_give_addresses_and_stop_ends_everything(tmp_path: Path) -> 
     assert all(gone(pid) for pid in pids.values())
 
 
+def test_one_that_was_killed_starts_again(tmp_path: Path) -> None:
+    with Processes([spec("a", POLITE), spec("b", POLITE)], tmp_path) as processes:
+        processes.wait_for_lines(timeout_s=30)
+        before = processes.pids
+        processes.send("b", signal.SIGKILL)
+        processes.start_again("b")
+        processes.wait_for_lines(timeout_s=30)
+        processes.check()
+        assert processes.pids["a"] == before["a"] and processes.pids["b"] != before["b"]
+    assert gone(before["b"])
+
+
 def test_a_process_that_dies_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
     with (
         Processes([spec("fine", POLITE), spec("engine", BROKEN)], tmp_path) as processes,
