@@ -7,6 +7,7 @@ import json
 
 import pytest
 from dynbranch.engine_agent.fake import Script
+from dynbranch.gateway.core.routing import Router
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.endpoints.probes import Readiness
 from integration.gateway.world import GREEDY, MODEL, Plan, RawEngine, World, eventually, running_world
@@ -123,8 +124,10 @@ async def test_an_agent_that_never_came_leaves_nothing_to_serve_with(world: Worl
     directory = Directory(
         ["never:1"],
         lambda address: world.agents["model-a:1"],
+        router=Router(room_blocks=1),
         occupancy_interval_ms=20,
         silence_s=60,
+        mute_s=60,
         clock=world.agents["model-a:1"].clock,
     )
     for url, ready in (("", False), ("http://engine", True)):

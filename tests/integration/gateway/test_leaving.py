@@ -30,7 +30,7 @@ async def _quiet(world: World) -> None:
         return not running and not len(world.gateway.in_flight) and await world.leases() == 0
 
     await eventually(nothing_is_held)
-    assert all(agent.in_flight == 0 for agent in world.gateway.directory.agents)
+    assert all(agent.load.ordered == 0 for agent in world.gateway.directory.agents)
 
 
 async def test_while_the_body_is_coming(world: World) -> None:

@@ -39,6 +39,7 @@ from dynbranch.domain.reuse import (
 from dynbranch.engine_agent.fake import FAKE_MODEL, FakeEngineAgent, Script, ScriptedEngine
 from dynbranch.gateway.assembly import Gateway, Peers
 from dynbranch.gateway.config import GatewaySettings
+from dynbranch.gateway.core.routing import RoutingPolicy
 from dynbranch.gateway.server import HttpServer, connection_policy
 from dynbranch.gateway.tenants import Tenants
 from dynbranch.runtime.chance import new_id
@@ -256,7 +257,13 @@ async def running_world(plan: Plan) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         agents = await _agents(plan, csl, clock, stack)
         settings = GatewaySettings(
-            **{"agents": tuple(agents), "occupancy_interval_ms": 20, "stop_grace_s": 1, **plan.settings}
+            **{
+                "agents": tuple(agents),
+                "occupancy_interval_ms": 20,
+                "stop_grace_s": 1,
+                "routing": RoutingPolicy.LEAST_IN_FLIGHT,  # of equals the first: a test can tell which
+                **plan.settings,
+            }
         )
         peers = Peers(csl if plan.with_csl else None, controller, lambda address: agents[address])
         gateway, url = await stack.enter_async_context(serving_gateway(settings, peers, plan.tenants))

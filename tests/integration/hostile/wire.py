@@ -145,7 +145,7 @@ async def all_is_well(world: World) -> None:
         return not running and not len(world.gateway.in_flight) and await world.leases() == 0
 
     await eventually(nothing_is_held)
-    assert all(agent.in_flight == 0 for agent in world.gateway.directory.agents)
+    assert all(agent.load.ordered == 0 for agent in world.gateway.directory.agents)
     assert not world.csl.inner.violations()
     metrics = (await world.get("/metrics")).body
     assert b"\ndynbranch_gateway_in_flight 0.0\n" in metrics

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from dynbranch.domain.engine import Freshness, ModelDescription, ToolDescription, WireProtocol
-from dynbranch.domain.ids import Digest, Name
+from dynbranch.domain.ids import Name
 from dynbranch.domain.reuse import PURE, Identity, Level, ReadScope
 from dynbranch.gateway.conductor import Stage
 from dynbranch.gateway.core.life import Plan
 from dynbranch.gateway.core.pool import NoPool, Offer, Pool, choose_pool
+from dynbranch.gateway.core.prompt_prefix import NO_PREFIX, PromptPrefix, prompt_prefix
 from dynbranch.gateway.core.request_headers import OptOuts, parse_identity, parse_opt_outs, parse_read_scope
 from dynbranch.gateway.core.reuse_policy import ReusePolicy, storable, why_not_reused
 from dynbranch.gateway.desk import Desk
@@ -135,7 +136,7 @@ class Arrivals:
     ) -> Arrival:
         group = "*" if self._policy.shares_all else sharing_group(identity.tenant, forward_headers)
         source = request.document.source
-        engine_body, name = await self._desk.read(source, _order_of, request, group, pool.fingerprint)
+        engine_body, name, prefix = await self._desk.read(source, _order_of, request, group, pool)
         if len(engine_body) > MAX_ORDER_BYTES:
             raise OnlyRaw(f"the body is larger than the {MAX_ORDER_BYTES} bytes that an agent takes")
         demands = not why_not and opt_outs.may_store
@@ -153,6 +154,7 @@ class Arrivals:
             may_hit=opt_outs.may_hit,
             forward_headers=forward_headers,
             cache_scope="" if self._policy.shares_all else _cache_scope(group),
+            prefix=prefix,
         )
         return Arrival(request, pool, stage, name, why_not)
 
@@ -238,6 +240,12 @@ def model_in(body: bytes) -> str:
     return model if isinstance(model, str) else ""
 
 
-def _order_of(request: NormalisedRequest, group: str, fingerprint: Digest) -> tuple[bytes, Name]:
-    """What the engine is sent, and the name of its result."""
-    return request.engine_body, reuse_name(group, fingerprint, request.canonical)
+def _order_of(request: NormalisedRequest, group: str, pool: Pool) -> tuple[bytes, Name, PromptPrefix]:
+    """What the engine is sent, the name of its result, and where its prompt may have been read before, if
+    there is a choice."""
+    several = len(pool.members) > 1 and request.table is not None
+    return (
+        request.engine_body,
+        reuse_name(group, pool.fingerprint, request.canonical),
+        prompt_prefix(request.document.value, group) if several else NO_PREFIX,
+    )

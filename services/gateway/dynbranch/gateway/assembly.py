@@ -15,7 +15,9 @@ from dynbranch.gateway.bypass import Bypass, new_session
 from dynbranch.gateway.conductor import Conductor
 from dynbranch.gateway.config import GatewaySettings
 from dynbranch.gateway.core.breaker import BreakerPolicy
+from dynbranch.gateway.core.prompt_prefix import blocks_of_tokens
 from dynbranch.gateway.core.reuse_policy import ReusePolicy
+from dynbranch.gateway.core.routing import Router
 from dynbranch.gateway.csl_gate import CslGate
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
@@ -71,8 +73,10 @@ class Gateway:
         self.directory = Directory(
             settings.agents,
             peers.connect,
+            router=Router(settings.routing, room_blocks=blocks_of_tokens(settings.engine_cache_tokens)),
             occupancy_interval_ms=settings.occupancy_interval_ms,
             silence_s=settings.agent_silence_s,
+            mute_s=settings.agent_mute_s,
             clock=clock,
         )
         self.gate = self._new_gate()
@@ -109,7 +113,10 @@ class Gateway:
             self.tasks.spawn(self.gate.watch(), name="store watch")
         if self.reporter is not None:
             self.tasks.spawn(self.reporter.run(), name="reporter")
-        self._app = self._new_app(Bypass(session, hides_keys=self._tenants.has_keys))
+        bypass = Bypass(session, hides_keys=self._tenants.has_keys)
+        if self._settings.engine_url and self._settings.agents:
+            self.tasks.spawn(self.readiness.look_for_engine(bypass.answers), name="engine looked for")
+        self._app = self._new_app(bypass)
         return self
 
     async def __aexit__(

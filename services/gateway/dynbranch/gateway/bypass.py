@@ -61,6 +61,15 @@ class Bypass:
         self._session = session
         self._hidden = frozenset({b"authorization", b"x-api-key"}) if hides_keys else frozenset()
 
+    async def answers(self, base: str) -> bool:
+        """Whether an engine's server is there; not every one knows this path."""
+        within = aiohttp.ClientTimeout(total=_CONNECT_S)
+        try:
+            async with self._session.get(f"{_root(base)}/health", timeout=within) as response:
+                return response.status < 500
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+
     async def forward(self, exchange: Exchange, url: str, body: Body, report: Report) -> None:
         """Raises ApiError (502) when the engine gives no response, NotConnected when it was not even reached;
         cuts the connection when it ends early."""
@@ -123,8 +132,11 @@ def _named_by_connection(headers: HeaderPairs) -> frozenset[bytes]:
 
 def engine_url(base: str, exchange: Exchange) -> str:
     """The engine's address of the path asked for. A base may or may not end in ``/v1``."""
-    root = base.rstrip("/").removesuffix("/v1")
-    return f"{root}{exchange.raw_path.decode('latin-1')}{_query(exchange)}"
+    return f"{_root(base)}{exchange.raw_path.decode('latin-1')}{_query(exchange)}"
+
+
+def _root(base: str) -> str:
+    return base.rstrip("/").removesuffix("/v1")
 
 
 def tool_url(base: str, name: str, exchange: Exchange) -> str:

@@ -18,6 +18,7 @@ from dynbranch.domain.reuse import PURE, Demand, GenerationRef, Hit, Identity, L
 from dynbranch.gateway.core import life as lives
 from dynbranch.gateway.core.life import RequestLife
 from dynbranch.gateway.core.outcome import Outcome, Report, saved_ms
+from dynbranch.gateway.core.prompt_prefix import NO_PREFIX, PromptPrefix
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.edge.exchange import ClientGone, Exchange
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem
@@ -53,6 +54,7 @@ class Stage:
     may_hit: bool = True
     forward_headers: tuple[tuple[str, str], ...] = ()
     cache_scope: str = ""
+    prefix: PromptPrefix = NO_PREFIX
 
 
 @dataclass(slots=True)
@@ -119,7 +121,11 @@ class Conductor:
         """
         if not stage.plan.demands:
             await self.registered(stage.identity, account.exchange)
-        life = RequestLife(stage.plan, lambda: GenerationId(self._new_id()))
+        life = RequestLife(
+            stage.plan,
+            lambda: GenerationId(self._new_id()),
+            lambda pool, tried: self._directory.route(pool, stage.prefix, tried),
+        )
         run = _Run(self, stage, sink, account, life)
         try:
             await run.to_its_end()
@@ -272,9 +278,9 @@ class _Run:
                 )
             case lives.Execute(generation):
                 self._account.outcome = Outcome.MISS
-                return await self._follow(
-                    telemetry.SPAN_GENERATE, generation, self._conductor.ordered(effect, self._stage)
-                )
+                ordered = self._conductor.ordered(effect, self._stage)
+                with self._conductor.directory.executing(generation.agent_address, self._stage.prefix):
+                    return await self._follow(telemetry.SPAN_GENERATE, generation, ordered)
             case lives.Release(lease) | lives.Settle(lease):
                 self._conductor.release(lease)
             case _:
@@ -310,7 +316,8 @@ class _Run:
         exchange = self._account.exchange
         # A demand is never cut short: its answer may be a lease, which somebody must then release. It takes
         # no longer than its budget.
-        with exchange.held():
+        intended = effect.intended.agent_address
+        with exchange.held(), self._conductor.directory.intending(intended):
             answer = await self._conductor.ask(effect, self._stage, self._account)
         if exchange.gone:
             self._conductor.tidy(self._life.handle(lives.Left()))
@@ -342,10 +349,7 @@ class _Run:
 
     async def _follow(self, span_name: str, generation: GenerationRef, opening: Any) -> lives.Event:
         address = generation.agent_address
-        with (
-            self._conductor.tracer.start_as_current_span(span_name, kind=SpanKind.CLIENT) as span,
-            self._conductor.directory.counted(address),
-        ):
+        with self._conductor.tracer.start_as_current_span(span_name, kind=SpanKind.CLIENT) as span:
             if span.is_recording():
                 span.set_attribute("dynbranch.generation_id", generation.generation_id.hex())
                 span.set_attribute("server.address", address)

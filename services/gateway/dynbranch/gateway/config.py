@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Literal
 
 from dynbranch.gateway.core.reuse_policy import ReusePolicy
+from dynbranch.gateway.core.routing import RoutingPolicy
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -39,7 +40,16 @@ class GatewaySettings(BaseSettings):
     agent_silence_s: float = Field(
         5, ge=1, description="An agent that reports nothing for so long is lost: its requests go elsewhere."
     )
+    agent_mute_s: float = Field(
+        2, gt=0, description="An engine that owes answers and says nothing for so long gets no more for now."
+    )
     occupancy_interval_ms: int = Field(250, ge=10, description="How often agents report their occupancy.")
+    routing: RoutingPolicy = Field(
+        RoutingPolicy.PREFIX, description="prefix: where a prompt's beginning is held; least_in_flight."
+    )
+    engine_cache_tokens: int = Field(
+        500_000, ge=1, description="Tokens of prompts that one engine's prefix cache has room for."
+    )
 
     max_in_flight: int = Field(2048, ge=1, description="Exchanges in flight; more get 503.")
     max_body_bytes: int = Field(64 * 2**20, ge=1, description="Larger bodies get 413.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
@@ -18,7 +18,10 @@ from dynbranch.clients.ports import EngineAgent, Unreachable
 from dynbranch.domain.engine import AgentDescription, GenerationEvents, Occupancy
 from dynbranch.domain.errors import DomainError
 from dynbranch.domain.ids import Digest, Instant
-from dynbranch.gateway.core.pool import Executor, Offer
+from dynbranch.gateway.core.engine_load import EngineLoad
+from dynbranch.gateway.core.pool import Executor, Offer, Pool
+from dynbranch.gateway.core.prompt_prefix import PromptPrefix
+from dynbranch.gateway.core.routing import Candidate, Router
 from dynbranch.naming.fingerprint import fingerprint_digest
 from dynbranch.runtime.clock import Clock
 from dynbranch.runtime.tasks import Tasks
@@ -39,22 +42,27 @@ class Agent:
     address: str
     client: EngineAgent
     heard_at: Instant
+    load: EngineLoad
     description: AgentDescription | None = None
     models: dict[str, tuple[Executor, Digest]] = field(default_factory=dict)
     tools: dict[str, tuple[Executor, Digest]] = field(default_factory=dict)
     reachable: bool = False
     ready: bool = False
-    reported_in_flight: int = 0
-    in_flight: int = 0
     trouble: str = "not yet described"
+    tried: bool = False
     silent: bool = False
+    slots: int = 0
     waiting: set[asyncio.Timeout] = field(default_factory=set)
     """Whoever waits for this agent's next message."""
 
     @property
-    def load(self) -> int:
-        """The report may be old, and own work is part of it: the larger of the two."""
-        return max(self.in_flight, self.reported_in_flight)
+    def bypass_url(self) -> str:
+        return self.description.bypass_url if self.description else ""
+
+    def is_at(self, url: str) -> bool:
+        """Whether a URL is one of its engine's."""
+        root = self.bypass_url.rstrip("/").removesuffix("/v1")
+        return bool(root) and url.startswith(f"{root}/")
 
     @property
     def available(self) -> bool:
@@ -79,15 +87,21 @@ class Directory:
         addresses: Iterable[str],
         connect: Callable[[str], EngineAgent],
         *,
+        router: Router,
         occupancy_interval_ms: int,
         silence_s: float,
+        mute_s: float,
         clock: Clock,
     ) -> None:
+        self._router = router
         self._silence_s = silence_s
         self._connect = connect
         self._interval_ms = occupancy_interval_ms
         self._clock = clock
-        self._agents = {address: Agent(address, connect(address), clock.now()) for address in addresses}
+        self._agents = {
+            address: Agent(address, connect(address), clock.now(), EngineLoad(mute_s))
+            for address in addresses
+        }
         self._others: OrderedDict[str, EngineAgent] = OrderedDict()
 
     def start(self, tasks: Tasks) -> None:
@@ -123,16 +137,16 @@ class Directory:
         return [self._offer(agent, *agent.tools[tool]) for agent in self.agents if tool in agent.tools]
 
     def engine_urls(self) -> tuple[str, ...]:
-        """Where raw HTTP for a model may go; ready engines first."""
+        """Where raw HTTP for a model may go; ready engines first, the least busy of them before others."""
         known = [agent for agent in self.agents if agent.models and agent.description]
-        known.sort(key=lambda agent: not agent.available)
-        urls = (agent.description.bypass_url for agent in known if agent.description)
+        known.sort(key=lambda agent: (not agent.available, agent.load.in_flight))
+        urls = (agent.bypass_url for agent in known)
         return tuple(dict.fromkeys(url for url in urls if url))
 
     @staticmethod
     def _offer(agent: Agent, executor: Executor, fingerprint: Digest) -> Offer:
-        url = agent.description.bypass_url if agent.description else ""
-        return Offer(agent.address, executor, fingerprint, agent.available, agent.load, url)
+        url = agent.bypass_url
+        return Offer(agent.address, executor, fingerprint, agent.available, agent.load.in_flight, url)
 
     # -- using them ----------------------------------------------------------------------------------------
 
@@ -149,18 +163,55 @@ class Directory:
             await unused.close()
         return client
 
+    def route(self, pool: Pool, prefix: PromptPrefix, tried: Collection[str]) -> str | None:
+        """The member to try next, as things are now. None when all were tried."""
+        left = [self._agents[member.address] for member in pool.members if member.address not in tried]
+        left = [agent for agent in left if agent.available] or left
+        now = self._clock.now()
+        candidates = [
+            Candidate(agent.address, agent.load.in_flight, agent.slots, agent.load.is_mute(now))
+            for agent in left
+        ]
+        return self._router.choose(candidates, prefix)
+
     @contextmanager
-    def counted(self, address: str) -> Iterator[None]:
-        """Within, one more generation is in flight there."""
+    def executing(self, address: str, prefix: PromptPrefix) -> Iterator[None]:
+        """Within, one more generation is in flight there, and its prompt is held there from now on."""
         agent = self._agents.get(address)
         if agent is None:
             yield
             return
-        agent.in_flight += 1
+        self._router.sent(address, prefix)
+        agent.load.send(self._clock.now())
         try:
             yield
         finally:
-            agent.in_flight -= 1
+            agent.load.settle(self._clock.now())
+
+    @contextmanager
+    def intending(self, address: str) -> Iterator[None]:
+        """Within, one more generation may be about to run there."""
+        agent = self._agents.get(address)
+        if agent is None:
+            yield
+            return
+        agent.load.intended += 1
+        try:
+            yield
+        finally:
+            agent.load.intended -= 1
+
+    @contextmanager
+    def forwarding(self, url: str) -> Iterator[None]:
+        """Within, one more raw request is in flight at the engine of this URL."""
+        there = [agent for agent in self.agents if agent.is_at(url)]
+        for agent in there:
+            agent.load.raw += 1
+        try:
+            yield
+        finally:
+            for agent in there:
+                agent.load.raw -= 1
 
     async def while_heard(
         self, address: str, events: AsyncGenerator[GenerationEvents]
@@ -172,6 +223,8 @@ class Directory:
                 message = await (anext(events, None) if agent is None else _next_heard(agent, events))
                 if message is None:
                     return
+                if agent is not None and (message.items or message.end is not None):
+                    agent.load.speak(self._clock.now())
                 yield message
         raise Unreachable("it is silent")
 
@@ -179,7 +232,7 @@ class Directory:
         """A call to it failed: no new work until it is heard of again."""
         agent = self._agents.get(address)
         if agent is not None:
-            agent.reachable, agent.trouble = False, trouble
+            agent.reachable, agent.trouble, agent.tried = False, trouble, True
 
     async def _listen(self) -> None:
         while True:
@@ -196,7 +249,10 @@ class Directory:
             waiting.reschedule(now)
 
     def _hear(self, agent: Agent, *, ready: bool) -> None:
-        agent.reachable, agent.ready = True, ready
+        if not ready:
+            # Its engine starts, restarts or is dead: what it held may be gone.
+            self._router.forget(agent.address)
+        agent.reachable, agent.ready, agent.tried = True, ready, True
         agent.heard_at, agent.silent = self._clock.now(), False
 
     # -- keeping up ----------------------------------------------------------------------------------------
@@ -239,7 +295,8 @@ class Directory:
         if described is None or report.revision != described.revision or report.ready != agent.ready:
             await self._describe(agent)
         self._hear(agent, ready=report.ready)
-        agent.reported_in_flight = report.running + report.waiting
+        agent.load.report(report)
+        agent.slots = report.slots
 
 
 async def _next_heard(agent: Agent, events: AsyncGenerator[GenerationEvents]) -> GenerationEvents | None:

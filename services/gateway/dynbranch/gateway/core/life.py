@@ -7,7 +7,7 @@ the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -187,10 +187,11 @@ class IllegalMove(AssertionError):
 
 @dataclass(slots=True)
 class RequestLife:
-    """One request. ``new_generation_id`` is its source of chance."""
+    """One request. ``new_generation_id`` is its source of chance; ``choose`` says whom to try next."""
 
     plan: Plan
     new_generation_id: Callable[[], GenerationId]
+    choose: Callable[[Pool, Collection[str]], str | None] = choose_member
     state: State = State.NEW
     generation: GenerationRef | None = None
     lease: Lease | None = None
@@ -215,7 +216,7 @@ class RequestLife:
     # -- starting, and starting again ----------------------------------------------------------------------
 
     def _start(self, reason: str) -> tuple[Effect, ...]:
-        address = choose_member(self.plan.pool, self.tried)
+        address = self.choose(self.plan.pool, self.tried)
         if address is None:
             return self._only_look(reason)
         self.generation = GenerationRef(self.new_generation_id(), address)
@@ -261,7 +262,7 @@ class RequestLife:
             self.failed_attaches += 1
             self.demand_allowed = self.failed_attaches < MAX_FAILED_ATTACHES
         released = self._released()
-        if choose_member(self.plan.pool, self.tried) is None:
+        if self.choose(self.plan.pool, self.tried) is None:
             return released + self._give_up(reason, failed)
         return released + self._start(reason)
 

@@ -19,7 +19,7 @@ Executor = ModelDescription | ToolDescription
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One agent's offer of one executor. ``in_flight`` is the larger of its own count and ours."""
+    """One agent's offer of one executor."""
 
     address: str
     executor: Executor
@@ -73,11 +73,17 @@ def choose_pool(offers: Iterable[Offer], *, undescribed: int) -> Pool | NoPool:
         executor=best[0].executor,
         fingerprint=best[0].fingerprint,
         members=tuple(Member(o.address, o.in_flight) for o in best if o.ready),
-        bypass_urls=tuple(dict.fromkeys(o.bypass_url for o in best if o.bypass_url)),
+        bypass_urls=tuple(dict.fromkeys(o.bypass_url for o in calmest_first(best) if o.bypass_url)),
     )
 
 
+def calmest_first(offers: Iterable[Offer]) -> list[Offer]:
+    """The order in which raw requests try engines: ready ones first, then by what is in flight."""
+    return sorted(offers, key=lambda o: (not o.ready, o.in_flight))
+
+
 def choose_member(pool: Pool, tried: Collection[str] = ()) -> str | None:
-    """The member with least in flight that was not tried; of equals the lowest address."""
+    """The member with least in flight that was not tried; of equals the lowest address. ``routing`` chooses
+    better where the prompt is known."""
     left = [m for m in pool.members if m.address not in tried]
     return min(left, key=lambda m: (m.in_flight, m.address)).address if left else None

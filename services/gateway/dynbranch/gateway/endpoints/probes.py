@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from dynbranch.domain.ids import Instant
 from dynbranch.gateway.core.breaker import Position
 from dynbranch.gateway.csl_gate import CslGate
@@ -16,6 +18,10 @@ from dynbranch.runtime.clock import Clock
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+_LOOK_S = 0.25
+_ALONE_S = 2.0
+"""No agent was reached for so long after the start: who starts with this gateway would be there by now."""
+
 
 class Readiness:
     """Ready means that requests can be served.
@@ -23,7 +29,8 @@ class Readiness:
     In the first ``grace_s`` after the start everything that is configured is waited for, so that nobody's
     first request meets half a system. Later, a part that is gone degrades the service and no more, since
     every part but the last engine can be done without: with no agent, requests go raw to an engine whose
-    address is configured or was told by an agent.
+    address is configured or was told by an agent. If no agent at all can be reached and the configured engine
+    answers, that is enough at once.
     """
 
     def __init__(
@@ -40,7 +47,9 @@ class Readiness:
         self._directory = directory
         self._clock = clock
         self._grace_until = Instant(clock.now() + grace_s)
+        self._alone_from = Instant(clock.now() + _ALONE_S)
         self._was_complete = False
+        self._engine_answers = False
         self.stopping = False
 
     def missing(self) -> list[str]:
@@ -51,7 +60,7 @@ class Readiness:
         self._was_complete = self._was_complete or not absent
         settled = self._was_complete or self._clock.now() >= self._grace_until
         if not settled:
-            return absent
+            return [] if self._engine_answers and self._is_alone() else absent
         return [] if self._can_serve() else absent or ["no engine is known"]
 
     def absent(self) -> list[str]:
@@ -66,6 +75,19 @@ class Readiness:
         elif self._gate is not None and self._gate.breaker.position is not Position.CLOSED:
             parts.append("csl: its breaker is open")
         return parts
+
+    async def look_for_engine(self, answers: Callable[[str], Awaitable[bool]]) -> None:
+        """While agents are waited for and none can be reached, ask the configured engine whether it is
+        there."""
+        while self._engine_url and not self._engine_answers and self._clock.now() < self._grace_until:
+            await self._clock.sleep(_LOOK_S)
+            if self._is_alone():
+                self._engine_answers = await answers(self._engine_url)
+
+    def _is_alone(self) -> bool:
+        agents = self._directory.agents
+        lost = bool(agents) and all(agent.tried and not agent.reachable for agent in agents)
+        return lost and self._clock.now() >= self._alone_from
 
     def _can_serve(self) -> bool:
         if any(agent.available for agent in self._directory.agents):

@@ -24,6 +24,9 @@ from dynbranch.gateway.tenants import Tenants
 from dynbranch.runtime import telemetry
 from opentelemetry.trace import Span
 
+_LOOKED_INTO_BYTES = 2**20
+"""Larger raw bodies go to the engine as they come, whatever model they name."""
+
 
 class StageEndpoints:
     """``enabled`` False: every request goes raw to the engine."""
@@ -75,16 +78,14 @@ class StageEndpoints:
         """Any other path of the engine's."""
         account = self._account(exchange)
         with self._observer.arrival(account, "raw", exchange.headers):
-            urls = self._arrivals.model_urls("")
-            if not exchange.has_body:
-                await exchange.read_body(self._body_timeout_s)
-            await self._aside(
-                exchange,
-                account,
-                [engine_url(url, exchange) for url in urls[:1]],
-                exchange.body_parts(self._body_timeout_s) if exchange.has_body else None,
-                target="",
-            )
+            if not exchange.has_body or _names_a_model(exchange):
+                body = await exchange.read_body(self._body_timeout_s)
+                await self._chat_aside(exchange, account, body if exchange.has_body else None)
+                return
+            # What comes in parts goes on in parts: it can be sent once, and nobody looks into it.
+            urls = [engine_url(url, exchange) for url in self._arrivals.model_urls("")]
+            parts = exchange.body_parts(self._body_timeout_s)
+            await self._aside(exchange, account, urls[:1], parts, target="")
 
     # -- serving -------------------------------------------------------------------------------------------
 
@@ -143,8 +144,8 @@ class StageEndpoints:
     def _stands_aside(self, exchange: Exchange) -> bool:
         return not self._enabled or parse_opt_outs(exchange.headers).bypass
 
-    async def _chat_aside(self, exchange: Exchange, account: Account, body: bytes) -> None:
-        model = await self._desk.read(body, model_in, body)
+    async def _chat_aside(self, exchange: Exchange, account: Account, body: bytes | None) -> None:
+        model = await self._desk.read(body, model_in, body) if body else ""
         urls = [engine_url(url, exchange) for url in self._arrivals.model_urls(model)]
         await self._aside(exchange, account, urls, body, target=model)
 
@@ -167,11 +168,15 @@ class StageEndpoints:
         await self._conductor.registered(identity, exchange)
         for url in urls[:-1]:
             try:
-                await self._bypass.forward(exchange, url, body, account.report())
+                await self._forward(exchange, url, body, account)
                 return
             except NotConnected:
                 continue
-        await self._bypass.forward(exchange, urls[-1], body, account.report())
+        await self._forward(exchange, urls[-1], body, account)
+
+    async def _forward(self, exchange: Exchange, url: str, body: Body, account: Account) -> None:
+        with self._conductor.directory.forwarding(url):
+            await self._bypass.forward(exchange, url, body, account.report())
 
     def _identity_in(self, exchange: Exchange) -> Identity:
         """Raw requests are not judged here: an identity that can not be read is none."""
@@ -183,6 +188,13 @@ class StageEndpoints:
 
     def _account(self, exchange: Exchange) -> Account:
         return Account(exchange.request_id, exchange, DemandId(self._new_id()))
+
+
+def _names_a_model(exchange: Exchange) -> bool:
+    """Whether a raw body is JSON that is small enough to be looked into."""
+    length = exchange.headers.get("content-length", "")
+    kind = exchange.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json" and length.isdecimal() and int(length) <= _LOOKED_INTO_BYTES
 
 
 def _describe(span: Span, arrival: Arrival) -> None:

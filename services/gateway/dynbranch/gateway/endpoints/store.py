@@ -139,7 +139,7 @@ class StoreEndpoints:
                 "sharing": self._arrivals.sharing(arrival),
                 **explained,
                 "agents": [
-                    {"address": agent.address, "ready": agent.available, "in_flight": agent.load}
+                    {"address": agent.address, "ready": agent.available, "in_flight": agent.load.in_flight}
                     for agent in self._directory.agents
                     if arrival.request.model in agent.models
                 ],

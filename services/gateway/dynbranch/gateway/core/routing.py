@@ -1,0 +1,136 @@
+"""Which member of a pool a request goes to: the one that holds its prompt's beginning, unless it is too busy.
+
+**The rule.** An engine is *open* while ``in_flight + 1 <= SPREAD x mean + slack``: ``mean`` is over the
+members, with this request counted, and ``slack`` a share of the engine's slots (consistent hashing with
+bounded loads: Mirrokni, Thorup, Zadimoghaddam, SODA 2018, where the load bound is ``c x mean``). Of the open
+engines those are preferred that hold the longest beginning of the prompt, if that is worth it; a beginning
+that nobody holds is new. Of equally good ones, those that are no busier than their mean, and of these the
+highest in rendezvous order of the prompt's family (or of its opening, where the family is held already):
+every gateway finds the same one without asking the others.
+
+What an engine holds is an estimate: what was sent there, least recently used first out, as much as the engine
+has room for. Being wrong costs one prefill.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dynbranch.gateway.core.prompt_prefix import NO_PREFIX, PromptPrefix
+
+SPREAD = 1.25
+"""The ``c`` of the bound: a quarter above the mean. Mirrokni et al. show a constant cost of moves for it."""
+
+SLACK_SHARE = 1 / 8
+"""Of an engine's slots. Few requests at once disturb one another less than a lost prefix costs."""
+
+WORTH_SHARE = 0.1
+"""A held beginning counts from this share of the prompt on: to read less again is cheaper than to crowd all
+prompts that share a first line onto one engine."""
+
+
+class RoutingPolicy(Enum):
+    PREFIX = "prefix"
+    LEAST_IN_FLIGHT = "least_in_flight"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """``in_flight`` fuses own counts and reports. ``mute``: it owes an answer and says nothing."""
+
+    address: str
+    in_flight: int
+    slots: int = 0
+    mute: bool = False
+
+
+@dataclass(slots=True)
+class Holdings:
+    """The beginnings that one engine is taken to hold. Every kept block is more recent than what builds on
+    it, so that what goes first is the end of a prompt."""
+
+    room: int
+    blocks: OrderedDict[int, None] = field(default_factory=OrderedDict)
+
+    def held(self, prefix: Sequence[int]) -> int:
+        """How many leading blocks."""
+        low, high = 0, len(prefix)
+        while low < high:
+            middle = (low + high) // 2
+            if prefix[middle] in self.blocks:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def add(self, prefix: Sequence[int]) -> None:
+        blocks = self.blocks
+        for block in reversed(prefix):
+            blocks[block] = None
+            blocks.move_to_end(block)
+        while len(blocks) > self.room:
+            blocks.popitem(last=False)
+
+
+class Router:
+    """``room_blocks`` is what one engine holds."""
+
+    def __init__(self, policy: RoutingPolicy = RoutingPolicy.PREFIX, *, room_blocks: int) -> None:
+        self._policy = policy
+        self._room = room_blocks
+        self._holdings: dict[str, Holdings] = {}
+
+    def choose(self, candidates: Iterable[Candidate], prefix: PromptPrefix = NO_PREFIX) -> str | None:
+        """None without candidates."""
+        everyone = list(candidates)
+        if len(everyone) < 2:
+            return everyone[0].address if everyone else None
+        if self._policy is RoutingPolicy.LEAST_IN_FLIGHT:
+            return min(everyone, key=lambda c: (c.mute, c.in_flight, c.address)).address
+        able = open_ones(everyone)
+        held = {c.address: self._held(c.address, prefix) for c in able}
+        most = max(held.values())
+        known = most > 0 and most >= WORTH_SHARE * len(prefix.blocks)
+        best = [c for c in able if held[c.address] == most] if known else able
+        key = prefix.opening if known else prefix.family
+        return max(_calmest(best), key=lambda c: _rank(key, c.address)).address
+
+    def sent(self, address: str, prefix: PromptPrefix) -> None:
+        """The engine reads the prompt now."""
+        if prefix.blocks and self._policy is RoutingPolicy.PREFIX:
+            self._holdings.setdefault(address, Holdings(self._room)).add(prefix.blocks)
+
+    def forget(self, address: str) -> None:
+        """The engine started anew, or may have."""
+        self._holdings.pop(address, None)
+
+    def _held(self, address: str, prefix: PromptPrefix) -> int:
+        holdings = self._holdings.get(address)
+        return holdings.held(prefix.blocks) if holdings is not None else 0
+
+
+def bound(candidate: Candidate, mean: float) -> float:
+    """The most in flight there, a new request included."""
+    return SPREAD * mean + max(1.0, candidate.slots * SLACK_SHARE)
+
+
+def open_ones(everyone: Sequence[Candidate]) -> list[Candidate]:
+    """Those that may take one more; never none: where no engine speaks, one is as good as another."""
+    speaking = [c for c in everyone if not c.mute] or list(everyone)
+    mean = (sum(c.in_flight for c in speaking) + 1) / len(speaking)
+    return [c for c in speaking if c.in_flight + 1 <= bound(c, mean)]
+
+
+def _calmest(candidates: list[Candidate]) -> list[Candidate]:
+    """No busier than their mean."""
+    total = sum(c.in_flight for c in candidates)
+    return [c for c in candidates if c.in_flight * len(candidates) <= total]
+
+
+def _rank(key: bytes, address: str) -> bytes:
+    """Rendezvous hashing: the order of the engines that belongs to this key."""
+    return hashlib.blake2b(address.encode(), key=key, digest_size=8).digest()
