@@ -249,5 +249,40 @@ def traces(
     show_trace(file, trace, as_json=json)
 
 
+template_app = typer.Typer(help="Templates of workflow types: check one, or have one proposed.")
+app.add_typer(template_app, name="template", no_args_is_help=True)
+
+
+@template_app.command(name="check")
+@for_people
+def template_check(
+    file: Annotated[Path, typer.Argument(help="The template, as YAML.")],
+    against: Annotated[
+        Path | None, typer.Option(help="Recorded traffic, as JSON lines; else only the file is checked.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Say what is wrong with a template, or where it would not write what was sent; then exit with 1."""
+    from dynbranch.cli.template_command import check_template
+
+    check_template(file, against, as_json=json)
+
+
+@template_app.command(name="learn")
+@for_people
+def template_learn(
+    traffic: Annotated[Path, typer.Argument(help="Recorded traffic, as JSON lines.")],
+    workflow_type: Annotated[str, typer.Option(help="Which one, where the traffic has several.")] = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to; else it is printed.", dir_okay=False)
+    ] = None,
+    version: Annotated[int, typer.Option(min=1, help="Its version.")] = 1,
+) -> None:
+    """Propose a template from recorded requests, for a person to review."""
+    from dynbranch.cli.template_command import learn_template
+
+    learn_template(traffic, workflow_type, output, version)
+
+
 if __name__ == "__main__":
     app()

@@ -103,6 +103,7 @@ def _exchange(performance: Performance, ask: Ask, text: str, at_ms: float, *, ta
         at_ms=at_ms,
         done_ms=at_ms + _STEP_MS / 2,
         outcome="miss",
+        reads=ask.reads if ask.kind == "chat" else None,
     )
 
 

@@ -78,7 +78,6 @@ class PointCount:
 class Report:
     workflows: int = 0
     requests: int = 0
-    other_types: int = 0
     unrecognised: list[str] = field(default_factory=list)
     stages: dict[str, StageCount] = field(default_factory=dict)
     points: dict[str, PointCount] = field(default_factory=dict)
@@ -174,20 +173,25 @@ class _Checker:
         self,
         stage: Stage,
         context: WorkflowContext,
-        body: bytes,
+        exchange: Exchange,
         selections: tuple[str | None, ...],
         found: Difference,
     ) -> Difference | None:
-        """None where one of the selections renders what was sent."""
+        """None where one of the selections renders what was sent, and declares what was declared."""
+        body = exchange.body
         told: Difference | None = None
         for selection in selections:
             try:
                 rendered = self._renderer.render(stage.name, context, selection)
+                reads = self._renderer.reads(stage.name, context, selection)
             except RenderFailed as error:
                 told = told or _with(found, problem=error.message)
                 continue
             if rendered == body:
-                return None
+                if exchange.reads is None or set(exchange.reads) == set(reads):
+                    return None
+                told = _with(found, problem=f"declared {sorted(exchange.reads)}, not {sorted(reads)}")
+                continue
             told = told or self._difference(stage, context, selection, body, rendered, found)
         return told
 
@@ -249,8 +253,8 @@ class _Run:
         self._context = followed.context
         for point in self._checker.windows_at(Window.DECODE, stage.name):
             self._opened[point.name] = self._context
-        self._judge(stage, exchange.body)
-        self._judge_fill(number, stage, exchange.body)
+        equal = self._judge(stage, exchange)
+        self._judge_fill(number, stage, exchange, tell=equal)
         self._seen[stage.name] += 1
 
     def answered(self, number: int, exchange: Exchange) -> None:
@@ -287,16 +291,17 @@ class _Run:
     def _point(self, origin: Origin, stage: str, name: str) -> DecisionPoint:
         return next(p for p in self._checker.points_at(origin, stage) if p.name == name)
 
-    def _judge(self, stage: Stage, body: bytes) -> None:
+    def _judge(self, stage: Stage, exchange: Exchange) -> bool:
         """As the demand that it was: everything before it is known."""
         count = self._report.stages[stage.name]
         count.seen += 1
         found = Difference(self._id, stage.name, self._seen[stage.name])
-        difference = self._checker.compare(stage, self._context, body, self._selections(stage), found)
+        difference = self._checker.compare(stage, self._context, exchange, self._selections(stage), found)
         if difference is None:
             count.equal += 1
         elif len(count.differences) < MAX_TOLD:
             count.differences.append(difference)
+        return difference is None
 
     def _selections(self, stage: Stage) -> tuple[str | None, ...]:
         """Each of the last selection's parts where parallel calls chose several."""
@@ -306,8 +311,9 @@ class _Run:
                 return last if len(last) > 1 else (None,)
         return (None,)
 
-    def _judge_fill(self, number: int, stage: Stage, body: bytes) -> None:
-        """As a fill: from what was known when the branch could open, and from the chain's own results."""
+    def _judge_fill(self, number: int, stage: Stage, exchange: Exchange, *, tell: bool) -> None:
+        """As a fill: from what was known when the branch could open, and from the chain's own results, which
+        are the recorded ones. ``tell``: the demand itself was equal, so that this is news."""
         chains = [c for c in self._chains if c.left and c.left[0] == stage.name]
         if not chains:
             return
@@ -316,7 +322,7 @@ class _Run:
         told: Difference | None = None
         for chain in reversed(chains):
             found = Difference(self._id, stage.name, self._seen[stage.name], as_fill=True)
-            difference = self._checker.compare(stage, chain.context, body, (chain.selection,), found)
+            difference = self._checker.compare(stage, chain.context, exchange, (chain.selection,), found)
             if difference is None:
                 count.fills_equal += 1
                 chain.left.pop(0)
@@ -324,7 +330,8 @@ class _Run:
                 return
             told = told or difference
         chains[-1].left.pop(0)
-        if told is not None and len(count.differences) < MAX_TOLD:
+        self._chain_of[number] = chains[-1]
+        if tell and told is not None and len(count.differences) < MAX_TOLD:
             count.differences.append(told)
 
 

@@ -4,9 +4,9 @@
      "target": "a-model", "body": "{…}", "output": "…", "at_ms": 0, "done_ms": 12, "outcome": "miss"}
 
 ``body`` is the request as it was sent, as a text. The answer is ``output``, a text or an object with
-``text``, ``calls`` and ``finish``; or ``items``, the engine's chunks as texts. ``stage``, ``agent_id``,
-``at_ms``, ``done_ms`` and ``outcome`` may be missing; without ``done_ms`` an answer came before the next
-request.
+``text``, ``calls`` and ``finish``; or ``items``, the engine's chunks as texts. ``reads`` are the records that
+the request declared to read. All but type, workflow, target and body may be missing; without ``done_ms`` an
+answer came before the next request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class TrafficInvalid(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and its answer; ``output`` is None where none came. ``stage`` may be empty."""
+    """One request and its answer; ``output`` is None where none came. ``stage`` may be empty. ``reads`` is
+    None where nothing is known of them."""
 
     workflow_type: str
     workflow_id: str
@@ -42,6 +43,7 @@ class Exchange:
     at_ms: float = 0.0
     done_ms: float | None = None
     outcome: str = ""
+    reads: tuple[str, ...] | None = None
 
 
 class _Call(BaseModel):
@@ -75,6 +77,7 @@ class _Line(BaseModel):
     at_ms: float = 0.0
     done_ms: float | None = None
     outcome: str = ""
+    reads: list[str] | None = None
 
 
 def read_traffic(path: Path) -> list[Exchange]:
@@ -102,6 +105,8 @@ def line_of(exchange: Exchange) -> str:
     if output is not None:
         plain = not output.calls and not output.reasoning and output.finish in ("", "stop")
         line["output"] = output.text if plain else _output_json(output)
+    if exchange.reads is not None:
+        line["reads"] = list(exchange.reads)
     line["at_ms"] = round(exchange.at_ms, 3)
     if exchange.done_ms is not None:
         line["done_ms"] = round(exchange.done_ms, 3)
@@ -166,6 +171,7 @@ def _exchange(line: str, place: str) -> Exchange:
         at_ms=read.at_ms,
         done_ms=read.done_ms,
         outcome=read.outcome,
+        reads=None if read.reads is None else tuple(read.reads),
     )
 
 

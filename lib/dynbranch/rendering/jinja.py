@@ -114,7 +114,8 @@ class JinjaRenderer:
         # Whatever a text with slots does with values that it was not written for ends here, and it is not
         # a fault of the process.
         except (TemplateError, ArithmeticError, TypeError, ValueError, LookupError, RecursionError) as error:
-            raise _failed(stage, str(error) or type(error).__name__) from None
+            message = str(error).replace("'dict object' has no attribute", "nothing is known of")
+            raise _failed(stage, message or type(error).__name__) from None
         text = "".join(parts)
         if not _encodes(text):
             raise _failed(stage, "the request would hold half of a surrogate pair")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from dynbranch.domain.template import Ambiguous, Choice, Origin, Output, OutputPart, ToolCall, Where
@@ -30,7 +31,7 @@ documents = st.recursive(
 def cut(text: str, places: list[int]) -> list[str]:
     """The text in pieces."""
     marks = sorted({place % (len(text) + 1) for place in places} | {0, len(text)})
-    return [text[a:b] for a, b in zip(marks, marks[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(marks)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The shipped templates write what the demo's harness sends, byte for byte, and so do fills made from them."""
+"""The shipped templates write what the demo's harness sends, byte for byte, and so do fills of them."""
 
 from __future__ import annotations
 
