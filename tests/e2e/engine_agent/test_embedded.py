@@ -5,33 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from dynbranch.domain.engine import Completed, Failed, GenerationEnd, GenerationOrder, ModelDescription
+from contract.engine_agent.real_engines import RealEngine, RealEngineSuite, model_of, ran, running, until
+from dynbranch.domain.engine import Failed
 from dynbranch.engine_agent.engines.embedded import EmbeddedEngine, EmbeddedSettings, packaged_model
 from dynbranch.engine_agent.engines.http import Timeouts
 from dynbranch.engine_agent.engines.openai import OpenAiEngine, OpenAiSettings
-from dynbranch.engine_agent.engines.port import EngineUnavailable
+from dynbranch.engine_agent.engines.port import Engine, EngineUnavailable
 from dynbranch.engine_agent.engines.probe import Flavour
-from dynbranch.engine_agent.shell import Agent
-from dynbranch.naming.chunks import result_digest
 from dynbranch.runtime.clock import SystemClock
-from unit.engine_agent.samples import StubCsl, chat_order
+from unit.engine_agent.samples import chat_order
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 MODEL_ID = "smollm2"
-QUESTIONS = (
-    "Name three colours.",
-    "What is the capital of France?",
-    "Write one sentence about rain.",
-    "Count from one to ten.",
-)
 
 
 def engine(model_path: Path | None = None) -> EmbeddedEngine:
@@ -43,38 +33,6 @@ def engine(model_path: Path | None = None) -> EmbeddedEngine:
     return EmbeddedEngine(settings, SystemClock())
 
 
-@asynccontextmanager
-async def running(embedded: EmbeddedEngine, csl: StubCsl | None = None) -> AsyncIterator[Agent]:
-    async with Agent(embedded, csl, SystemClock()) as agent:
-        await asyncio.wait_for(agent.until_ready(), 120)
-        yield agent
-
-
-async def model_of(agent: Agent) -> ModelDescription:
-    return (await agent.describe()).models[0]
-
-
-async def ran(agent: Agent, order: GenerationOrder) -> tuple[list[bytes], GenerationEnd | None]:
-    items: list[bytes] = []
-    end = None
-    async with aclosing(agent.generate(order)) as events:
-        async for message in events:
-            items += message.items
-            end = message.end
-    return items, end
-
-
-async def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-def has_items(agent: Agent, order: GenerationOrder, count: int) -> bool:
-    generation = agent.registry.find(order.generation_id)
-    return generation is not None and len(generation.items) >= count
-
-
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
@@ -82,83 +40,30 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.promise("I1")
-async def test_greedy_output_is_the_same_alone_and_among_others() -> None:
-    csl = StubCsl()
-    async with running(engine(), csl) as agent:
-        model = await model_of(agent)
-
-        async def answer(question: str) -> bytes:
-            order = chat_order(question, model=model, leased=True, max_tokens=12)
-            items, end = await ran(agent, order)
-            assert isinstance(end, Completed) and end.commit == "committed"
-            return result_digest(items)
-
-        alone = [await answer(question) for question in QUESTIONS]
-        together = await asyncio.gather(*(answer(question) for question in QUESTIONS))
-        again = await asyncio.gather(*(answer(QUESTIONS[0]) for _ in range(4)))
-        assert alone == together and set(again) == {alone[0]}
-        assert [commit.payload_digest for commit in csl.commits[:4]] == alone
-        assert len(set(alone)) == len(QUESTIONS), "not vacuous"
+class TestEmbedded(RealEngineSuite):
+    @pytest.fixture
+    def real(self) -> RealEngine:
+        return RealEngine(engine, engine, _child_pid, slots=4)
 
 
-@pytest.mark.promise("C1.abort_frees_the_slot")
-async def test_an_abort_frees_the_slot_by_the_engines_own_count() -> None:
-    embedded = engine()
-    async with running(embedded) as agent:
-        model = await model_of(agent)
-        orders = [chat_order(f"Tell a long story {i}", model=model, max_tokens=900) for i in range(5)]
-        tasks = [asyncio.create_task(ran(agent, order)) for order in orders]
-        first = agent.registry.slots
-        await until(lambda: len(first.held) == 4 and len(first.waiting) == 1)
-        async with asyncio.timeout(60):
-            while (await embedded.counts()).running != 4:
-                await asyncio.sleep(0.01)
-        tasks[0].cancel()  # the client leaves
-        await until(lambda: has_items(agent, orders[4], 1))
-        assert (await embedded.counts()).running == 4, "the one that waited runs, and no more than four"
-        for order in orders[1:]:
-            assert await agent.abort(order.generation_id, reason="enough")
-        counts = await embedded.counts()
-        assert (counts.running, counts.waiting) == (0, 0)
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert not agent.registry.slots.held
-        assert agent.metrics.unconfirmed._value.get() == 0
+def _child_pid(embedded: Engine) -> int | None:
+    assert isinstance(embedded, EmbeddedEngine)
+    return embedded.child_pid
 
 
-async def test_a_killed_engine_is_started_again_and_answers_as_before() -> None:
-    csl = StubCsl()
-    embedded = engine()
-    async with running(embedded, csl) as agent:
-        model = await model_of(agent)
-        before, _ = await ran(agent, chat_order(QUESTIONS[0], model=model, max_tokens=12))
-        pid = embedded.child_pid
-        assert pid is not None
-        order = chat_order("Tell a long story", model=model, max_tokens=900, leased=True)
-        task = asyncio.create_task(ran(agent, order))
-        await until(lambda: has_items(agent, order, 4))
-        os.kill(pid, signal.SIGKILL)
-        items, end = await asyncio.wait_for(task, 60)
-        assert items and isinstance(end, Failed) and not end.may_retry
-        await until(lambda: embedded.child_pid not in (None, pid))
-        async with asyncio.timeout(120):
-            await agent.until_ready()
-        assert (await model_of(agent)).fingerprint == model.fingerprint
-        after, _ = await ran(agent, chat_order(QUESTIONS[0], model=model, max_tokens=12))
-        assert result_digest(after) == result_digest(before)
-        assert csl.commits == [] and order.lease is not None and csl.released == [order.lease.lease_id]
-        second = embedded.child_pid
-    assert second is not None and not alive(second), "nothing is left running"
-
-
-async def test_the_engines_own_error_comes_through() -> None:
+async def test_a_prompt_that_is_too_long_is_told_as_the_engine_tells_it() -> None:
     async with running(engine()) as agent:
-        model = await model_of(agent)
-        _, end = await ran(agent, chat_order("word " * 3000, model=model, leased=True))
-        assert isinstance(end, Failed) and end.http_status == 400 and not end.may_retry
+        _, end = await ran(agent, chat_order("word " * 3000, model=await model_of(agent)))
+        assert isinstance(end, Failed)
         assert json.loads(end.body)["error"]["type"] == "exceed_context_size_error"
-        _, end = await ran(agent, chat_order(model=model, max_tokens="many"))
-        assert isinstance(end, Failed) and 400 <= end.http_status < 600
+
+
+async def test_nothing_is_left_running() -> None:
+    embedded = engine()
+    async with running(embedded):
+        pid = embedded.child_pid
+        assert pid is not None and alive(pid)
+    assert not alive(pid)
 
 
 async def test_the_probe_knows_the_packaged_model() -> None:

@@ -8,6 +8,8 @@ from dynbranch.domain.reuse import Level
 from dynbranch.engine_agent.config import EngineAgentSettings
 from dynbranch.engine_agent.engines.embedded import EmbeddedEngine
 from dynbranch.engine_agent.engines.openai import OpenAiEngine
+from dynbranch.engine_agent.engines.sglang import SglangEngine
+from dynbranch.engine_agent.engines.vllm import VllmEngine
 from dynbranch.engine_agent.main import engine_of, limits_of
 from dynbranch.runtime.clock import SystemClock
 from dynbranch.runtime.config import ConfigError, load_settings
@@ -40,11 +42,28 @@ def test_an_openai_engine() -> None:
     assert isinstance(engine_of(settings, SystemClock()), OpenAiEngine)
 
 
+def test_a_vllm_engine_is_attached_to_or_started() -> None:
+    attached = load(KIND="vllm", ENGINE_URL="http://127.0.0.1:1")
+    started = load(KIND="vllm", VLLM_MODEL="m", VLLM_ARGUMENTS="--seed 1 --override '{\"a\": 1}'")
+    for settings in (attached, started):
+        assert isinstance(engine_of(settings, SystemClock()), VllmEngine)
+    with pytest.raises(ConfigError, match="VLLM_ARGUMENTS"):
+        engine_of(load(KIND="vllm", VLLM_MODEL="m", VLLM_ARGUMENTS="'"), SystemClock())
+
+
+def test_an_sglang_engine() -> None:
+    assert isinstance(
+        engine_of(load(KIND="sglang", ENGINE_URL="http://127.0.0.1:1"), SystemClock()), SglangEngine
+    )
+
+
 @pytest.mark.parametrize(
     ("variables", "complaint"),
     [
         ({"KIND": "openai"}, "engine_url"),
         ({"KIND": "tool"}, "tools_file"),
+        ({"KIND": "sglang"}, "engine_url"),
+        ({"KIND": "vllm"}, "engine_url or vllm_model"),
         ({"KIND": "other"}, "KIND"),
         ({"SLOTS": "0"}, "SLOTS"),
         ({"FINGERPRINT_FACTS": "nonsense"}, "name=value"),

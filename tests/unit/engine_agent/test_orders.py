@@ -4,13 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from dynbranch.domain.engine import GenerationOrder, ToolDescription, WireProtocol
+from dynbranch.domain.engine import GenerationOrder, ToolDescription, WireProtocol, WorkClass
 from dynbranch.domain.errors import Conflict, InvalidRequest, NotFound
-from dynbranch.domain.ids import Digest
+from dynbranch.domain.ids import Digest, GenerationId
 from dynbranch.domain.reuse import Fingerprint, Level
-from dynbranch.engine_agent.engines.port import EngineFacts
+from dynbranch.engine_agent.engines.port import BodyFields, EngineFacts
 from dynbranch.engine_agent.fake import FAKE_MODEL
-from dynbranch.engine_agent.orders import prepare
+from dynbranch.engine_agent.orders import prepare, request_id
 from dynbranch.naming.fingerprint import fingerprint_digest
 from unit.engine_agent.samples import chat_order
 
@@ -27,8 +27,8 @@ def test_a_streaming_body_is_left_as_it_is() -> None:
 def test_every_other_body_is_made_to_stream_with_numbers_and_order_kept(stream: bytes) -> None:
     body = b'{"z": 1.0e0, "a": "\\u00e9"' + stream + b"}"
     sent = prepare(chat_order(body=body), FACTS).order.body
-    assert sent.startswith('{"z":1.0e0,"a":"é"'.encode())
-    assert json.loads(sent)["stream"] is True
+    assert sent.replace(b" ", b"").replace(b"\\u00e9", "é".encode()).startswith('{"z":1.0e0,"a":"é"'.encode())
+    assert list(json.loads(sent))[:2] == ["z", "a"] and json.loads(sent)["stream"] is True
     assert json.loads(sent)["stream_options"] == {"include_usage": True}
 
 
@@ -84,3 +84,55 @@ def test_a_tool_body_is_left_as_it_is() -> None:
         fingerprint_digest=fingerprint_digest(TOOL.fingerprint),
     )
     assert prepare(order, FACTS).order == order
+
+
+LOWER_FIRST = {WorkClass.CANONICAL: 0, WorkClass.FILL: 10, WorkClass.DRAFT: 20}
+FULL = BodyFields(LOWER_FIRST, "cache_salt", "rid", {"fake-model": {"temperature": "0.60", "top_p": "1.0"}})
+
+
+def sent_body(fields: BodyFields, body: str, **changes: object) -> dict[str, object]:
+    order = replace(chat_order(body=body.encode()), **changes)
+    sent: dict[str, object] = json.loads(prepare(order, replace(FACTS, fields=fields)).order.body)
+    del sent["stream"], sent["stream_options"]
+    return sent
+
+
+def test_an_engine_without_own_fields_gets_none() -> None:
+    body = '{"messages": []}'
+    assert sent_body(BodyFields(), body, work=WorkClass.FILL, cache_scope="g") == {"messages": []}
+
+
+@pytest.mark.parametrize("work", WorkClass)
+def test_each_class_of_work_has_its_priority(work: WorkClass) -> None:
+    assert sent_body(BodyFields(LOWER_FIRST), "{}", work=work) == {"priority": LOWER_FIRST[work]}
+
+
+def test_a_harness_ranks_its_own_requests_and_not_those_that_nobody_waits_for() -> None:
+    fields, body = BodyFields(LOWER_FIRST), '{"priority": -5}'
+    assert sent_body(fields, body) == {"priority": -5}
+    assert sent_body(fields, body, work=WorkClass.FILL) == {"priority": 10}
+    assert sent_body(fields, '{"priority": null}') == {"priority": 0}
+
+
+def test_a_salt_keeps_sharing_groups_apart_whatever_the_harness_sends() -> None:
+    fields = BodyFields(salt_field="cache_salt")
+    assert sent_body(fields, "{}", cache_scope="") == {}
+    assert sent_body(fields, "{}", cache_scope="a") == {"cache_salt": "a"}
+    own = [sent_body(fields, '{"cache_salt": "b"}', cache_scope=scope)["cache_salt"] for scope in "aab"]
+    assert own[0] == own[1] != own[2] and not {"a", "b"} & set(map(str, own))
+
+
+def test_defaults_are_sent_where_the_request_is_silent_and_spelled_as_the_fingerprint_says() -> None:
+    fields = BodyFields(defaults=FULL.defaults)
+    assert sent_body(fields, '{"temperature": 0}') == {"temperature": 0, "top_p": 1.0}
+    assert sent_body(fields, '{"temperature": null, "top_p": 0.5}') == {"temperature": 0.6, "top_p": 0.5}
+    raw = prepare(chat_order(body=b"{ }", target="fake-alias"), replace(FACTS, fields=fields)).order.body
+    assert b'"temperature":0.60' in raw
+
+
+def test_request_ids_are_of_one_length_so_that_none_begins_with_another() -> None:
+    ids = [request_id(GenerationId(bytes(range(length)))) for length in range(1, 65)]
+    assert {len(name) for name in ids} == {32} and len(set(ids)) == len(ids)
+    order = chat_order(body=b'{"rid": "mine"}')
+    sent = json.loads(prepare(order, replace(FACTS, fields=FULL)).order.body)
+    assert sent["rid"] == request_id(order.generation_id)

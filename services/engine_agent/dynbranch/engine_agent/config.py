@@ -25,7 +25,7 @@ class EngineAgentSettings(BaseSettings):
         default="", description="host:port by which gateways reach this agent; empty: listen."
     )
     csl: str = Field(default="", description="host:port of the store. Empty: results are not stored.")
-    kind: AgentKind = Field(default=AgentKind.EMBEDDED, description="embedded, openai or tool.")
+    kind: AgentKind = Field(default=AgentKind.EMBEDDED, description="embedded, vllm, sglang, openai or tool.")
 
     model_path: Path | None = Field(
         default=None, description="GGUF file of the embedded engine. Empty: the packaged one."
@@ -44,10 +44,27 @@ class EngineAgentSettings(BaseSettings):
     )
 
     engine_url: str = Field(
-        default="", description="Base URL of an OpenAI-compatible server, for kind openai."
+        default="",
+        description="Base URL of a running server, for openai, sglang and vllm. Empty: vLLM is started.",
     )
     engine_api_key: SecretStr = Field(
         default=SecretStr(""), description="Sent to that server where a request brings no key of its own."
+    )
+    vllm_model: str = Field(
+        default="", description="Folder or hub name of the model that vLLM is started for."
+    )
+    vllm_command: str = Field(
+        default="",
+        description="Command line that starts vLLM. Empty: vllm serve, or its module, as installed.",
+    )
+    vllm_arguments: str = Field(
+        default="", description="Arguments of that vLLM, as in a shell: --max-model-len 8192 --port 8000"
+    )
+    engine_start_s: float = Field(default=900.0, gt=0, description="How long a start of vLLM may take.")
+    generation_config: str = Field(
+        default="auto",
+        description="Sampling defaults of vLLM or SGLang: auto (the model's), vllm, openai (neutral), "
+        "or a folder.",
     )
     tools_file: Path | None = Field(default=None, description="tools.yaml, for kind tool.")
 
@@ -95,8 +112,10 @@ class EngineAgentSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _kind_has_what_it_needs(self) -> EngineAgentSettings:
-        if self.kind is AgentKind.OPENAI and not self.engine_url:
-            raise ValueError("kind openai needs engine_url")
+        if self.kind in (AgentKind.OPENAI, AgentKind.SGLANG) and not self.engine_url:
+            raise ValueError(f"kind {self.kind.value} needs engine_url")
+        if self.kind is AgentKind.VLLM and not (self.engine_url or self.vllm_model):
+            raise ValueError("kind vllm needs engine_url or vllm_model")
         if self.kind is AgentKind.TOOL and self.tools_file is None:
             raise ValueError("kind tool needs tools_file")
         return self

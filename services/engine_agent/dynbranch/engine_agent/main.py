@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from dynbranch.clients.csl import GrpcCsl
@@ -13,8 +14,10 @@ from dynbranch.engine_agent.engines.embedded import EmbeddedEngine, EmbeddedSett
 from dynbranch.engine_agent.engines.http import Timeouts
 from dynbranch.engine_agent.engines.openai import OpenAiEngine, OpenAiSettings
 from dynbranch.engine_agent.engines.port import Engine
+from dynbranch.engine_agent.engines.sglang import SglangEngine, SglangSettings
 from dynbranch.engine_agent.engines.tool import ToolEngine
 from dynbranch.engine_agent.engines.tools_file import ToolsFileError, read_tools
+from dynbranch.engine_agent.engines.vllm import VllmEngine, VllmSettings
 from dynbranch.engine_agent.server import service
 from dynbranch.engine_agent.shell import Agent
 from dynbranch.runtime.clock import Clock, SystemClock
@@ -32,6 +35,10 @@ def engine_of(settings: EngineAgentSettings, clock: Clock) -> Engine:
     match settings.kind:
         case AgentKind.EMBEDDED:
             return EmbeddedEngine(_embedded(settings, timeouts), clock)
+        case AgentKind.VLLM:
+            return VllmEngine(_vllm(settings, timeouts), clock)
+        case AgentKind.SGLANG:
+            return SglangEngine(_sglang(settings, timeouts), clock)
         case AgentKind.OPENAI:
             return OpenAiEngine(
                 OpenAiSettings(
@@ -67,6 +74,43 @@ def _embedded(settings: EngineAgentSettings, timeouts: Timeouts) -> EmbeddedSett
         level=settings.level,
         timeouts=timeouts,
     )
+
+
+def _vllm(settings: EngineAgentSettings, timeouts: Timeouts) -> VllmSettings:
+    """Raises ConfigError."""
+    return VllmSettings(
+        engine_url=settings.engine_url,
+        model=settings.vllm_model,
+        model_id=settings.model_id,
+        command=_words("VLLM_COMMAND", settings.vllm_command),
+        arguments=_words("VLLM_ARGUMENTS", settings.vllm_arguments),
+        generation_config=settings.generation_config,
+        start_s=settings.engine_start_s,
+        slots=settings.slots,
+        api_key=settings.engine_api_key.get_secret_value(),
+        facts=settings.facts,
+        level=settings.level,
+        timeouts=timeouts,
+    )
+
+
+def _sglang(settings: EngineAgentSettings, timeouts: Timeouts) -> SglangSettings:
+    return SglangSettings(
+        settings.engine_url,
+        slots=settings.slots,
+        api_key=settings.engine_api_key.get_secret_value(),
+        generation_config=settings.generation_config,
+        facts=settings.facts,
+        level=settings.level,
+        timeouts=timeouts,
+    )
+
+
+def _words(name: str, text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ConfigError(f"DYNBRANCH_ENGINE_AGENT_{name}: {error}") from error
 
 
 def model_name(path: Path) -> str:

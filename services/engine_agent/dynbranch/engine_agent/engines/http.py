@@ -7,7 +7,8 @@ There is no total deadline, which would cut a long decode; silence is what is bo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,15 @@ class EngineHttp:
                 return data.decode("utf-8", "replace") if response.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineUnavailable(f"{method} {path}: {error or type(error).__name__}") from error
+
+
+@asynccontextmanager
+async def asking(base_url: str, timeouts: Timeouts, api_key: str = "") -> AsyncIterator[EngineHttp]:
+    """A client for a few questions, without the base URL's ``/v1``."""
+    base_url = base_url.rstrip("/").removesuffix("/v1")
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    async with open_session(timeouts) as session:
+        yield EngineHttp(base_url, session, timeouts, headers)
 
 
 def _parsed(text: str | None) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import aiohttp
 from dynbranch.domain.engine import AgentKind, Failed, GenerationOrder
@@ -23,7 +24,7 @@ from dynbranch.engine_agent.engines.port import (
     EngineUnavailable,
     Items,
 )
-from dynbranch.engine_agent.engines.probe import Flavour, Given, examine
+from dynbranch.engine_agent.engines.probe import Flavour, Given, ModelDetails, examine, no_details
 from dynbranch.engine_agent.engines.sse import MalformedStream, SseEvent, SseParser
 from dynbranch.engine_agent.waiting import set_within
 from dynbranch.runtime import telemetry
@@ -61,6 +62,10 @@ class OpenAiSettings:
     facts: Mapping[str, str] = field(default_factory=dict)
     level: Level = Level.GREEDY
     timeouts: Timeouts = field(default_factory=Timeouts)
+    details: Callable[[Mapping[str, Any]], Awaitable[ModelDetails]] = no_details
+    """More about one model, by its card, than the server's own answers tell."""
+    look_spacing_s: float = 0.0
+    """Between two looks at the gauges. A server that makes its metrics anew each time has better to do."""
 
 
 class OpenAiEngine:
@@ -68,6 +73,8 @@ class OpenAiEngine:
 
     def __init__(self, settings: OpenAiSettings, clock: Clock) -> None:
         self._settings = settings
+        self._gauges: _Shared[EngineCounts] = _Shared(clock, settings.look_spacing_s)
+        self._looks: _Shared[str] = _Shared(clock, 0.0)
         self._base_url = settings.base_url.rstrip("/").removesuffix("/v1")
         self._clock = clock
         self._flavour = Flavour.GENERIC
@@ -77,6 +84,10 @@ class OpenAiEngine:
         self._streams: EngineStreams | None = None
 
     @property
+    def base_url(self) -> str:
+        return self._base_url
+
+    @property
     def flavour(self) -> Flavour:
         return self._flavour
 
@@ -84,7 +95,7 @@ class OpenAiEngine:
         http = self._http()
         self._suspect.clear()
         settings = self._settings
-        given = Given(settings.facts, settings.level, self._clock.unix_ms(), self._identify)
+        given = Given(settings.facts, settings.level, self._clock.unix_ms(), self._identify, settings.details)
         server = await examine(http, given)
         slots = settings.slots or server.slots or DEFAULT_SLOTS
         return EngineFacts(slots, self._base_url, models=server.models)
@@ -111,7 +122,7 @@ class OpenAiEngine:
 
     async def unchanged(self) -> bool:
         try:
-            same = await self._look() == self._identity
+            same = await self._looks.read(self._look) == self._identity
         except EngineUnavailable:
             same = False
         if not same:
@@ -122,6 +133,9 @@ class OpenAiEngine:
         gauges = _GAUGES.get(self._flavour)
         if gauges is None:
             return EngineCounts()
+        return await self._gauges.read(lambda: self._read_gauges(gauges))
+
+    async def _read_gauges(self, gauges: tuple[str, str, str]) -> EngineCounts:
         text = await self._http().get("/metrics")
         if text is None and self._flavour is Flavour.LLAMA_SERVER:
             return await self._busy_slots()
@@ -224,6 +238,8 @@ class OpenAiEngine:
             raise EngineUnavailable("/v1/models does not answer")
         cards = [card for card in listing.get("data") or () if isinstance(card, dict)]
         identity = json.dumps(sorted(str((card.get("id"), card.get("root"))) for card in cards))
+        if self._flavour is Flavour.SGLANG:
+            identity += text_digest(json.dumps(await http.get_json("/get_model_info"), sort_keys=True))
         if self._flavour is Flavour.VLLM:
             started = metric(await http.get("/metrics") or "", "process_start_time_seconds")
             identity += f" {started}"
@@ -234,6 +250,39 @@ class OpenAiEngine:
         if not isinstance(slots, list):
             return EngineCounts()
         return EngineCounts(sum(bool(slot.get("is_processing")) for slot in slots if isinstance(slot, dict)))
+
+
+_Answer = TypeVar("_Answer")
+
+
+class _Shared(Generic[_Answer]):
+    """Many who ask the engine's server the same share its answers. Nobody gets one that was asked for before
+    it came."""
+
+    def __init__(self, clock: Clock, spacing_s: float) -> None:
+        self._clock = clock
+        self._spacing_s = spacing_s
+        self._turn = asyncio.Lock()
+        self._asked = 0
+        self._answered = 0
+        self._last: _Answer | None = None
+        self._not_before = 0.0
+
+    async def read(self, look: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """Raises EngineUnavailable."""
+        came = self._asked
+        async with self._turn:
+            if self._answered > came and self._last is not None:
+                return self._last
+            await self._clock.sleep(max(0.0, self._not_before - self._clock.now()))
+            self._asked += 1
+            asked = self._asked
+            try:
+                answer = await look()
+            finally:
+                self._not_before = self._clock.now() + self._spacing_s
+            self._answered, self._last = asked, answer
+            return answer
 
 
 def _taken(

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from dynbranch.domain.engine import AgentKind, Failed, GenerationOrder, ModelDescription, ToolDescription
+from dynbranch.domain.engine import (
+    AgentKind,
+    Failed,
+    GenerationOrder,
+    ModelDescription,
+    ToolDescription,
+    WorkClass,
+)
 from dynbranch.domain.ids import RecordId
 
 
@@ -23,6 +30,21 @@ class EngineError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class BodyFields:
+    """What an engine is told in a request's body, beside what the harness asked for.
+
+    ``priorities`` is empty where the engine has none. ``salt_field`` and ``id_field`` name fields of the
+    body; empty: the engine has no such field. ``defaults`` are the engine's own sampling defaults by model
+    id and field, as JSON numbers: sent where a request is silent, so that what the fingerprint says happens.
+    """
+
+    priorities: Mapping[WorkClass, int] = field(default_factory=dict)
+    salt_field: str = ""
+    id_field: str = ""
+    defaults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What the start-up probe found."""
 
@@ -30,6 +52,7 @@ class EngineFacts:
     bypass_url: str
     models: tuple[ModelDescription, ...] = ()
     tools: tuple[ToolDescription, ...] = ()
+    fields: BodyFields = field(default_factory=BodyFields)
 
 
 @dataclass(frozen=True, slots=True)

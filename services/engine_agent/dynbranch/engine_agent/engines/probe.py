@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -50,6 +50,18 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelDetails:
+    """What is known of one model from elsewhere than the server's answers to the probe."""
+
+    facts: Mapping[str, str] = field(default_factory=dict)
+    template: str | None = None
+
+
+async def no_details(card: Mapping[str, Any]) -> ModelDetails:
+    return ModelDetails()
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """What is known without asking: the operator's facts, the level that is promised, the time."""
 
@@ -58,6 +70,8 @@ class Given:
     now: UnixMs
     identify: Callable[[Flavour], Awaitable[str]]
     """Names the server, with its process where its flavour tells that. It stands in for unknown weights."""
+    details: Callable[[Mapping[str, Any]], Awaitable[ModelDetails]] = no_details
+    """More about one model, by its card in ``/v1/models``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +166,8 @@ async def _model(
     rendered = [await renderer.render(conversation) for conversation in CONVERSATIONS]
     texts = [text for text in rendered if text is not None]
     known = bool(texts) and len(texts) == len(rendered)
-    facts = {"model": str(card.get("root") or model_id), **seen.facts}
+    details = await given.details(card)
+    facts = {"model": str(card.get("root") or model_id), **seen.facts, **details.facts}
     if card.get("parent"):
         facts["adapter"] = model_id
     if known:
@@ -160,6 +175,7 @@ async def _model(
         texts.append("no tools" if with_tools is None else with_tools)
         facts["rendering"] = rendering_digest(texts)
     facts.update(given.facts)
+    unknown_weights = _unknown_weights(flavour, facts)
     if "weights" not in facts and "instance" not in facts:
         facts["instance"] = instance
     return ModelDescription(
@@ -168,8 +184,8 @@ async def _model(
         aliases=tuple(a for a in card.get("aliases") or () if isinstance(a, str) and a != model_id),
         context_tokens=seen.context_tokens or int(card.get("max_model_len") or 0),
         equivalences=await _equivalences(renderer) if known else frozenset(),
-        not_reusable_reason=_not_reusable(seen.template, texts, known, given)
-        or _unknown_weights(flavour, given),
+        not_reusable_reason=_not_reusable(seen.template or details.template, texts, known, given)
+        or unknown_weights,
     )
 
 
@@ -181,8 +197,9 @@ def _not_reusable(template: str | None, texts: list[str], known: bool, given: Gi
     return clock_reason(template or "", texts, given.now)
 
 
-def _unknown_weights(flavour: Flavour, given: Given) -> str:
-    if flavour in TELLS_ITS_PROCESS or not {"weights", "instance"}.isdisjoint(given.facts):
+def _unknown_weights(flavour: Flavour, facts: Mapping[str, str]) -> str:
+    """``facts`` hold no ``instance`` that merely names the server: it would say nothing of its weights."""
+    if flavour in TELLS_ITS_PROCESS or not {"weights", "instance"}.isdisjoint(facts):
         return ""
     return "the weights can not be told, nor when they change; vouch with a fingerprint fact weights=..."
 
