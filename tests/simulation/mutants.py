@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dynbranch.csl.core import graph
+from dynbranch.csl.core import commit, graph
 from dynbranch.csl.core.leases import LeaseTable
 from dynbranch.csl.core.library import Library
+from dynbranch.csl.core.memory import Memory
+from dynbranch.csl.core.rows import DerivationRow
 from dynbranch.csl.core.store import Batch
 from dynbranch.domain.engine import Completed
+from dynbranch.domain.reuse import Refused
 from dynbranch.engine_agent.core.registry import Registry
 from dynbranch.gateway.core import life
 from dynbranch.gateway.core.life import RequestLife
@@ -21,7 +24,7 @@ class WritesLeaveLeasesOpen(Library):
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
-        self._leases.close_written = lambda records: 0  # type: ignore[method-assign]
+        self.memory.leases.close_written = lambda records: 0  # type: ignore[method-assign]
 
 
 class _Sticky(LeaseTable):
@@ -43,7 +46,7 @@ class FollowersAfterTheWrite(Library):
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
-        self._leases = _Sticky(max_leases=self.limits.max_leases)
+        self.memory.leases = _Sticky(max_leases=self.limits.max_leases)
 
 
 class WritesAnsweredBeforeDurable(Library):
@@ -51,44 +54,51 @@ class WritesAnsweredBeforeDurable(Library):
         return replace(super().finish_plan(view, index), durable=False)
 
 
+class _NoReadToken(Memory):
+    def judge(self, event: Any, row: Any, view: Any, meta: Any) -> Any:
+        if row is None:
+            return super().judge(event, row, view, replace(meta, floor=meta.version))
+        reads = commit.reads_of(event, row.lease, self.limits)
+        return reads if isinstance(reads, Refused) else DerivationRow(row.lease.read_token, reads, ())
+
+
 class NoReadTokenCheck(Library):
     """A commit is judged by its lease alone."""
 
-    def _judge(self, event: Any, row: Any, view: Any, meta: Any) -> Any:
-        return (
-            super()._judge(event, row, view, replace(meta, floor=meta.version))
-            if row is None
-            else self._bare(event, row)
-        )
+    memory_class = _NoReadToken
 
-    def _bare(self, event: Any, row: Any) -> Any:
-        from dynbranch.csl.core import commit
-        from dynbranch.csl.core.rows import DerivationRow
-        from dynbranch.domain.reuse import Refused
 
-        reads = commit.reads_of(event, row.lease, self.limits)
-        return reads if isinstance(reads, Refused) else DerivationRow(row.lease.read_token, reads, ())
+class _NotTold(Memory):
+    def put_derivation(self, transaction: Any, node: Any, derivation: Any) -> None:
+        graph.put_derivation(transaction, node, derivation)
 
 
 class CommitsNotToldToThePlan(Library):
     """What is committed while a write is planned escapes it."""
 
-    def _put_derivation(self, transaction: Any, node: Any, derivation: Any) -> None:
-        graph.put_derivation(transaction, node, derivation)
+    memory_class = _NotTold
+
+
+class _AsCallersName(Memory):
+    def new_generation(self, intended: Any) -> Any:
+        return intended
 
 
 class GenerationsNamedByCallers(Library):
     """A late copy of a demand is granted the generation that ran long ago."""
 
-    def _new_generation(self, intended: Any) -> Any:
-        return intended
+    memory_class = _AsCallersName
+
+
+class _Forgetful(Memory):
+    def is_live(self, view: Any, incarnation: Any) -> bool:
+        return True
 
 
 class ProducersForgotten(Library):
     """Nobody looks whether what an execution was built from still stands."""
 
-    def _is_live(self, view: Any, incarnation: Any) -> bool:
-        return True
+    memory_class = _Forgetful
 
 
 class FirstArrivalsInMemory(Library):

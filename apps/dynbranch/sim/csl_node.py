@@ -279,7 +279,7 @@ class CslNode(Node):
         self._check_rows()
 
     def _check_memory(self) -> None:
-        for what in self.library.violations():
+        for what in self.library.violations(self.rows):
             raise Violation("I4", what)
 
     def _check_rows(self) -> None:

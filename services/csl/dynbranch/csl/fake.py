@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from itertools import count
+from typing import Any
 
 from dynbranch.csl.core import consistency, founding
 from dynbranch.csl.core.events import BeginEpoch, DeleteSlice, Effect, Event, Moment, Write
@@ -18,7 +19,26 @@ from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.core.store import View
 from dynbranch.csl.key_value import KeyValue, MemoryKeyValue
 from dynbranch.csl.shell import Shell
-from dynbranch.domain.ids import DemandId, Digest, GenerationId, LeaseId, Name, RecordId
+from dynbranch.domain.fills import (
+    BeginFill,
+    DiscardFills,
+    DiscardReason,
+    DiscardResult,
+    FillGranted,
+    FillOutcome,
+    Settlement,
+)
+from dynbranch.domain.ids import (
+    BranchId,
+    DemandId,
+    Digest,
+    FillId,
+    GenerationId,
+    LeaseId,
+    Name,
+    RecordId,
+    TrialId,
+)
 from dynbranch.domain.reuse import (
     PURE,
     Commit,
@@ -26,8 +46,10 @@ from dynbranch.domain.reuse import (
     Committed,
     Demand,
     DemandOutcome,
+    FillOrigin,
     GenerationRef,
     Identity,
+    Incarnation,
     Inspection,
     Lease,
     Level,
@@ -46,7 +68,7 @@ def counting_ids(first: int = 1) -> Callable[[], bytes]:
 
 
 class FakeCsl:
-    """Implements ``ports.Csl``. ``timeout_s`` is never reached: every answer comes at once."""
+    """Implements ``ports.Csl`` and ``ports.Fills``. Every answer comes at once, within any ``timeout_s``."""
 
     def __init__(
         self,
@@ -84,12 +106,25 @@ class FakeCsl:
     async def stats(self, *, timeout_s: float) -> StoreStats:
         return await self.shell.stats()
 
+    async def begin_fill(self, fill: BeginFill, *, timeout_s: float) -> FillOutcome:
+        return await self.shell.begin_fill(fill)
+
+    async def discard_fills(self, discard: DiscardFills, *, timeout_s: float) -> DiscardResult:
+        return await self.shell.discard_fills(discard)
+
+    async def read_settlements(
+        self, *, acknowledged_through: int, after: int, at_most: int, wait_ms: int, timeout_s: float
+    ) -> tuple[Settlement, ...]:
+        return await self.shell.read_settlements(
+            acknowledged_through=acknowledged_through, after=after, at_most=at_most, wait_ms=wait_ms
+        )
+
     async def close(self) -> None:
         self.store.close()
 
     def violations(self) -> list[str]:
         """What is wrong with the whole store, rows and memory; empty if it is whole."""
-        return [*consistency.violations(self.store), *self.shell.library.violations()]
+        return [*consistency.violations(self.store), *self.shell.library.violations(self.store)]
 
 
 def digest(text: str) -> Digest:
@@ -188,7 +223,7 @@ class SteppedLibrary:
             self._check()
 
     def violations(self) -> list[str]:
-        return [*consistency.violations(self.store), *self.library.violations()]
+        return [*consistency.violations(self.store), *self.library.violations(self.store)]
 
     def _check(self) -> None:
         if self._checked:
@@ -209,6 +244,7 @@ class SteppedLibrary:
         exclude: Iterable[bytes] = (),
         may_execute: bool = True,
         may_hit: bool = True,
+        once: bool = False,
     ) -> DemandOutcome:
         """``inputs`` are texts of earlier outputs that the request holds."""
         event = Demand(
@@ -221,6 +257,7 @@ class SteppedLibrary:
             exclude_generations=frozenset(map(GenerationId, exclude)),
             may_execute=may_execute,
             may_hit=may_hit,
+            once=once,
         )
         reply = self.handle(event)
         assert not isinstance(reply, Committed)
@@ -265,3 +302,52 @@ class SteppedLibrary:
         reply = self.handle(Write(tuple(map(RecordId, records)), "test"))
         assert isinstance(reply, WriteResult)
         return reply
+
+    # Fills
+
+    def begin_fill(
+        self,
+        what: str,
+        fill: str,
+        *,
+        stage: int = 0,
+        workflow: str = "",
+        scope: ReadScope = PURE,
+        inputs: Iterable[str] = (),
+        after: str = "",
+        once: bool = False,
+        ttl_ms: int = 60_000,
+    ) -> FillOutcome:
+        """``after`` is what an earlier stage of the same fill was asked."""
+        event = BeginFill(
+            origin=origin_of(fill, stage),
+            name=name_of(what),
+            identity=Identity(workflow_id=workflow),
+            scope=scope,
+            intended=GenerationRef(GenerationId(self._ids()), "agent:1"),
+            input_digests=tuple(map(digest, inputs)),
+            producers=(Incarnation(name_of(after), 0),) if after else (),
+            once=once,
+            shadow_ttl_ms=ttl_ms,
+        )
+        return self.handle(event)  # type: ignore[return-value]
+
+    def fill(self, what: str, fill: str, output: str = "out", **options: Any) -> CommitOutcome:
+        """Begin, execute and commit."""
+        begun = self.begin_fill(what, fill, **options)
+        assert isinstance(begun, FillGranted), begun
+        level = Level.SAMPLED if begun.lease.once else Level.GREEDY
+        return self.commit(begun.lease, output, level=level)
+
+    def discard(self, *fills: str, reason: DiscardReason = DiscardReason.LOST) -> DiscardResult:
+        reply = self.handle(DiscardFills(tuple(FillId(fill.encode()) for fill in fills), reason))
+        assert isinstance(reply, DiscardResult)
+        return reply
+
+    def settlements(self) -> tuple[Settlement, ...]:
+        """All that wait, oldest first."""
+        return self.library.settlements(self.store, after=0, at_most=1_000_000)
+
+
+def origin_of(fill: str, stage: int = 0) -> FillOrigin:
+    return FillOrigin(BranchId(b"branch"), TrialId(b"trial"), FillId(fill.encode()), stage)

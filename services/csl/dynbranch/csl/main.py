@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from dynbranch.csl.binding import opener
 from dynbranch.csl.config import CslSettings
+from dynbranch.csl.fill_server import FILL_SERVICE, FillServicer
 from dynbranch.csl.metrics import StoreCollector
 from dynbranch.csl.rocks import DataDirectory
 from dynbranch.csl.server import SERVICE, CslServicer
@@ -13,7 +17,10 @@ from dynbranch.runtime.clock import SystemClock
 from dynbranch.runtime.config import load_settings
 from dynbranch.runtime.run import Started, run_service
 from dynbranch.runtime.server import GrpcServer
-from dynbranch.v1.csl_pb2_grpc import add_CslServiceServicer_to_server
+from dynbranch.v1.csl_pb2_grpc import (
+    add_CslServiceServicer_to_server,
+    add_FillServiceServicer_to_server,
+)
 
 
 async def serve(started: Started) -> None:
@@ -28,8 +35,11 @@ async def serve(started: Started) -> None:
         open_database=opener(settings),
     ) as (shell, tasks):
         started.registry.register(StoreCollector(shell.stats_now, shell.library.counters, shell.flushes))
-        servicer = CslServicer(shell)
-        server = GrpcServer(settings.listen, [(add_CslServiceServicer_to_server, servicer, SERVICE)], clock)
+        services: list[tuple[Callable[[Any, Any], None], object, str]] = [
+            (add_CslServiceServicer_to_server, CslServicer(shell), SERVICE),
+            (add_FillServiceServicer_to_server, FillServicer(shell), FILL_SERVICE),
+        ]
+        server = GrpcServer(settings.listen, services, clock)
         started.ready(await server.start())
         try:
             await started.until_stopped(tasks)

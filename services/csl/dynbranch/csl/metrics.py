@@ -22,6 +22,11 @@ _COUNTERS = {
     "evicted_entries": "Entries that made room for others",
     "expired_entries": "Entries that were kept for their whole time",
     "expired_leases": "Leases that nobody renewed",
+    "promotions": "Shadows that a demand made confirmed entries",
+    "adoptions": "Running fills that a demand took over",
+    "consumptions": "Sampled results that one demand was served",
+    "discarded_shadows": "Shadows that were lost, stale or too old",
+    "dropped_settlements": "Settlements that no controller took in before there were too many",
     "guard_misses": "Stored entries that were found not current and not served; must stay zero",
 }
 
@@ -43,6 +48,8 @@ class StoreCollector(Collector):
             "entries": ("Entries stored", stats.entries),
             "payload_bytes": ("Bytes of all payloads stored", stats.payload_bytes),
             "leases": ("Executions in flight", stats.leases),
+            "shadows": ("Results of fills that no demand has asked for", stats.shadows),
+            "fills": ("Fills in flight", stats.fills),
             "write_sequence": ("Number of the last write", stats.version.sequence),
             "epoch": ("Epoch of the store", stats.version.epoch),
         }

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from dynbranch.csl.core.events import (
+    AcknowledgeSettlements,
     BeginEpoch,
     Cascaded,
     Decision,
@@ -26,10 +27,12 @@ from dynbranch.csl.core.events import (
     Write,
 )
 from dynbranch.csl.core.library import Library
+from dynbranch.csl.core.rows import SETTLEMENTS
 from dynbranch.csl.core.store import Batch
 from dynbranch.csl.durability import GroupCommit, RunBlocking, run_inline
 from dynbranch.csl.key_value import KeyValue, StoreFull
 from dynbranch.domain.errors import StoreFailed
+from dynbranch.domain.fills import BeginFill, DiscardFills, DiscardResult, FillOutcome, Settlement
 from dynbranch.domain.ids import Instant, LeaseId, Name, RecordId
 from dynbranch.domain.reuse import (
     Commit,
@@ -37,6 +40,7 @@ from dynbranch.domain.reuse import (
     Demand,
     DemandOutcome,
     Inspection,
+    Miss,
     StoreStats,
     WriteResult,
 )
@@ -51,6 +55,8 @@ T = TypeVar("T")
 HOUSEKEEPING_S = 0.5
 """How often applied commits are made durable when no write asks for it."""
 
+MAX_SETTLEMENTS_READ = 1000
+MAX_SETTLEMENTS_WAIT_MS = 10_000
 
 RETRY_S = 5.0
 """How long the clean-up waits when the disk is full."""
@@ -83,6 +89,7 @@ class Shell:
         self._full_since: Instant | None = None
         self._failure: StoreFailed | None = None
         self._failed = asyncio.Event()
+        self._settled = asyncio.Event()
 
     # What callers ask
 
@@ -94,19 +101,25 @@ class Shell:
         workflow = (demand.identity.tenant, demand.identity.workflow_id)
         with self._guarded():
             decision = self.library.demand(demand, self._store, self._moment())
+            reply, durable = decision.reply, decision.durable
             if not decision.batch.empty:
                 try:
                     self._apply(decision.batch)
-                    self._arriving.add(workflow)
+                    if durable:
+                        self._arriving.add(workflow)
                 except StoreFull as error:
                     self._say_full(error)
-                    self.library.defer_arrivals(decision.batch)
+                    reply = self.library.without_room(demand, decision, self._store)
+                    durable = False
         for effect in decision.effects:
             self._report(effect)
-        if workflow in self._arriving:
+        if demand.once and durable and not isinstance(reply, Miss):
+            # What is consumed must not come back after a power loss.
+            await self._durable()
+        elif workflow in self._arriving:
             with suppress(StoreFull):
                 await self._durable()
-        return decision.reply
+        return reply
 
     async def commit(self, commit: Commit) -> CommitOutcome:
         return self._do(lambda: self.library.commit(commit, self._store, self._moment()))
@@ -117,6 +130,31 @@ class Shell:
 
     async def release_leases(self, leases: Sequence[LeaseId]) -> None:
         self._do(lambda: self.library.release_leases(ReleaseLeases(tuple(leases))))
+
+    async def begin_fill(self, fill: BeginFill) -> FillOutcome:
+        return self._do(lambda: self.library.begin_fill(fill, self._store, self._moment()))
+
+    async def discard_fills(self, discard: DiscardFills) -> DiscardResult:
+        """Serialised with demands: what it discards is promoted by none that comes later."""
+        return self._do(lambda: self.library.discard_fills(discard, self._store, self._moment()))
+
+    async def read_settlements(
+        self, *, acknowledged_through: int, after: int, at_most: int, wait_ms: int
+    ) -> tuple[Settlement, ...]:
+        """Waits for news when there are none."""
+        acknowledged = AcknowledgeSettlements(acknowledged_through)
+        while self._do(lambda: self.library.acknowledge(acknowledged, self._store)):
+            await asyncio.sleep(0)
+        at_most = max(1, min(at_most, MAX_SETTLEMENTS_READ))
+        found = self.library.settlements(self._store, after=after, at_most=at_most)
+        if found or not wait_ms:
+            return found
+        self._settled.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(wait_ms, MAX_SETTLEMENTS_WAIT_MS) / 1000):
+                await self._settled.wait()
+        self._check()
+        return self.library.settlements(self._store, after=after, at_most=at_most)
 
     async def inspect(self, name: Name) -> Inspection:
         return self._do(lambda: Decision(self.library.inspect(name, self._store)))
@@ -233,6 +271,8 @@ class Shell:
     def _apply(self, batch: Batch) -> None:
         self._store.apply(batch)
         self._dirty = self._unkept = True
+        if any(key.startswith(SETTLEMENTS) for key in batch.changes):
+            self._settled.set()
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -245,6 +285,8 @@ class Shell:
             yield
         except StoreFull as error:
             self._say_full(error)
+            # What the decision did in memory to shadows has not happened.
+            self.library.reread_condemned(self._store)
             raise
         except StoreFailed as error:
             self._fail(error)
@@ -318,6 +360,7 @@ class Shell:
                 self.library.reread_condemned(self._store)
                 self._full_since = None
                 _log.warning("there is room again; the store takes writes")
+        await self._while_any(lambda: self.library.sweep_shadows(self._store, self._moment()))
         await self._while_any(lambda: self.library.expire_entries(self._store, self._moment()))
         await self._while_any(lambda: self.library.forget_versions(self._store))
         if self._dirty:

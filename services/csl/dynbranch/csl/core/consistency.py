@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from dynbranch.csl.core import cascade, rows, versions
+from dynbranch.csl.core import cascade, fill_rows, rows, versions
 from dynbranch.csl.core.rows import DerivationRow, EntryRow, Meta, Node
 from dynbranch.csl.core.store import Inconsistent, View
 from dynbranch.domain.ids import NEVER, Name, Version, source_of
@@ -42,6 +42,8 @@ def violations(view: View) -> Iterator[str]:
         _written(view, meta),
         _arrivals(view, meta),
         _history(view, meta),
+        _shadows(view, meta, entries),
+        _settlements(view, meta),
     ):
         yield from _told(part)
 
@@ -93,6 +95,12 @@ def _sampled_rest(view: View, meta: Meta, at_most: int) -> Iterator[str]:
         number = rows.number_of_queue(key)
         if view.get(rows.history_key(Name(value), number)) is None:
             yield f"history row {number} is missing"
+    for key, value in view.page(rows.SHADOWS, b"", at_most):
+        fill_rows.unpack_shadow(value)
+        if view.get(rows.entry_key(rows.name_of_key(key))) is None:
+            yield f"a fill names the shadow {key[1:].hex()}, which is not stored"
+    for key, value in view.page(rows.SETTLEMENTS, b"", at_most):
+        fill_rows.unpack_settlement(fill_rows.number_of_settlement(key), value)
     for key, _ in view.page(rows.AGES, b"", at_most):
         if view.get(rows.entry_key(rows.name_of_age(key))) is None:
             yield f"the index of ages names {key[-rows.NAME_BYTES :].hex()}, which is not stored"
@@ -303,6 +311,32 @@ def _arrivals(view: View, meta: Meta) -> Iterator[str]:
     for key, value in view.scan(rows.ARRIVALS):
         rows.check_arrival_key(key)
         yield from _not_after(meta, rows.unpack_version(value), key)
+
+
+def _shadows(view: View, meta: Meta, entries: dict[Name, EntryRow]) -> Iterator[str]:
+    shadows = {name for name, entry in entries.items() if entry.is_shadow}
+    if meta.shadows != len(shadows):
+        yield f"the store counts {meta.shadows} shadows and holds {len(shadows)}"
+    for key, value in view.scan(rows.SHADOWS):
+        name = rows.name_of_key(key)
+        fill_rows.unpack_shadow(value)
+        if name not in shadows:
+            yield f"a fill names the shadow {name.hex()}, which is none"
+        shadows.discard(name)
+    for name in shadows:
+        yield f"shadow {name.hex()} has no row that names its fill"
+
+
+def _settlements(view: View, meta: Meta) -> Iterator[str]:
+    held = 0
+    for key, value in view.scan(rows.SETTLEMENTS):
+        number = fill_rows.number_of_settlement(key)
+        fill_rows.unpack_settlement(number, value)
+        held += 1
+        if number >= meta.next_settlement:
+            yield f"settlement {number} was not given out yet"
+    if held != meta.settlements:
+        yield f"the store counts {meta.settlements} settlements and holds {held}"
 
 
 def _history(view: View, meta: Meta) -> Iterator[str]:

@@ -24,8 +24,15 @@ class Counters:
     expired_entries: int = 0
     expired_leases: int = 0
     guard_misses: int = 0
+    promotions: int = 0
+    adoptions: int = 0
+    consumptions: int = 0
+    discarded_shadows: int = 0
+    dropped_settlements: int = 0
 
-    def with_gauges(self, *, version: Version, entries: int, payload_bytes: int, leases: int) -> StoreStats:
+    def with_gauges(
+        self, *, version: Version, entries: int, payload_bytes: int, leases: int, shadows: int, fills: int
+    ) -> StoreStats:
         return StoreStats(
             version=version,
             entries=entries,
@@ -38,4 +45,9 @@ class Counters:
             refused_commits=self.refused_commits,
             writes=self.writes,
             invalidated_entries=self.invalidated_entries,
+            shadows=shadows,
+            fills=fills,
+            promotions=self.promotions,
+            adoptions=self.adoptions,
+            discarded_shadows=self.discarded_shadows,
         )

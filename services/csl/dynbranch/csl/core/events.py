@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from dynbranch.csl.core.store import Batch
+from dynbranch.domain.fills import BeginFill, DiscardFills
 from dynbranch.domain.ids import Instant, LeaseId, Name, RecordId, UnixMs
 from dynbranch.domain.reuse import Commit, Demand, Level
 
@@ -69,9 +70,25 @@ class ExpireEntries:
     """Let go of entries older than their time."""
 
 
+@dataclass(frozen=True, slots=True)
+class SweepShadows:
+    """Take away shadows that are lost or too old."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgeSettlements:
+    """Everything up to this number has been taken in."""
+
+    through: int
+
+
 Event = (
     Demand
     | Commit
+    | BeginFill
+    | DiscardFills
+    | SweepShadows
+    | AcknowledgeSettlements
     | RenewLeases
     | ReleaseLeases
     | Write

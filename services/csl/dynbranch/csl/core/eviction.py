@@ -74,7 +74,10 @@ def _sample(view: View, start: bytes, limits: Limits) -> Iterator[tuple[Name, En
         wrapped = islice(view.scan(rows.ENTRIES), limits.eviction_sample - len(found))
         found += [row for row in wrapped if row[0] < rows.ENTRIES + start]
     for key, value in found:
-        yield Name(key[1:]), rows.unpack_entry(value)
+        entry = rows.unpack_entry(value)
+        if not entry.is_shadow:
+            # Shadows have a bound and an age of their own.
+            yield Name(key[1:]), entry
 
 
 def evict(

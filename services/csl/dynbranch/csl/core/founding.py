@@ -9,10 +9,11 @@ from dynbranch.csl.core.rows import Meta
 from dynbranch.csl.core.store import Batch, Transaction, View
 
 OPENING_GAP = 1 << 20
-"""How far both counters jump at every opening.
+"""How far these counters jump at every opening.
 
 A power loss may take writes and entries that were visible but not yet durable. What was handed out for them
-(a read token, an incarnation) must never be mistaken for something that happens after the restart.
+(a read token, an incarnation, a settlement) must never be mistaken for something that happens after the
+restart.
 """
 
 
@@ -26,6 +27,11 @@ def open_store(view: View) -> Batch:
     transaction = Transaction(view)
     meta = rows.read_meta(view)
     transaction.get_guarded(rows.META)
-    meta = replace(meta, sequence=meta.sequence + OPENING_GAP, next_number=meta.next_number + OPENING_GAP)
+    meta = replace(
+        meta,
+        sequence=meta.sequence + OPENING_GAP,
+        next_number=meta.next_number + OPENING_GAP,
+        next_settlement=meta.next_settlement + OPENING_GAP,
+    )
     transaction.put(rows.META, rows.pack_meta(meta))
     return transaction.batch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dynbranch.csl.core import rows
+from dynbranch.csl.core import fill_rows, rows
 from dynbranch.csl.core.rows import DerivationRow, EntryRow, Meta, Node
 from dynbranch.csl.core.store import Inconsistent, Transaction, View
 from dynbranch.domain.ids import Name
@@ -23,7 +23,12 @@ def put_entry(transaction: Transaction, meta: Meta, name: Name, entry: EntryRow,
     transaction.put(rows.entry_key(name), rows.pack_entry(entry))
     transaction.put(rows.payload_key(name), payload)
     transaction.put(rows.age_key(entry.created, name), b"")
-    return replace(meta, entries=meta.entries + 1, payload_bytes=meta.payload_bytes + entry.payload_bytes)
+    return replace(
+        meta,
+        entries=meta.entries + 1,
+        payload_bytes=meta.payload_bytes + entry.payload_bytes,
+        shadows=meta.shadows + entry.is_shadow,
+    )
 
 
 def put_derivation(transaction: Transaction, node: Node, derivation: DerivationRow) -> None:
@@ -51,12 +56,19 @@ def remove_entry(transaction: Transaction, name: Name, entry: EntryRow) -> None:
     transaction.delete(rows.entry_key(name))
     transaction.delete(rows.payload_key(name))
     transaction.delete(rows.age_key(entry.created, name))
+    if entry.is_shadow:
+        transaction.delete(fill_rows.shadow_key(name))
 
 
 def without(meta: Meta, *gone: EntryRow) -> Meta:
     """The counters after entries were removed."""
     gone_bytes = sum(entry.payload_bytes for entry in gone)
-    return replace(meta, entries=meta.entries - len(gone), payload_bytes=meta.payload_bytes - gone_bytes)
+    return replace(
+        meta,
+        entries=meta.entries - len(gone),
+        payload_bytes=meta.payload_bytes - gone_bytes,
+        shadows=meta.shadows - sum(entry.is_shadow for entry in gone),
+    )
 
 
 def children(view: View, producer: Incarnation) -> Iterator[Node]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dynbranch.csl.core.written import Written
-from dynbranch.domain.ids import DemandId, GenerationId, Instant, LeaseId, Name, RecordId, source_of
+from dynbranch.domain.ids import DemandId, FillId, GenerationId, Instant, LeaseId, Name, RecordId, source_of
 from dynbranch.domain.reuse import GenerationRef, Lease, ReadScope
 
 _Key = TypeVar("_Key")
@@ -20,7 +20,7 @@ WorkflowKey = tuple[str, str]
 @dataclass(slots=True)
 class LeaseRow:
     """``closed_by`` is empty while the lease may be joined and committed. ``workflows`` are served its
-    output.
+    output. ``adopted_by`` is the demand that took a fill over.
     """
 
     lease: Lease
@@ -28,6 +28,12 @@ class LeaseRow:
     demand_id: DemandId
     workflows: set[WorkflowKey] = field(default_factory=set)
     closed_by: str = ""
+    adopted_by: DemandId | None = None
+
+    @property
+    def is_fill(self) -> bool:
+        """Whether no demand has authorised it."""
+        return self.lease.fill is not None and self.adopted_by is None
 
 
 def sources_of(scope: ReadScope) -> frozenset[str]:
@@ -45,6 +51,8 @@ class LeaseTable:
         self._by_demand: dict[DemandId, LeaseId] = {}
         self._by_source: dict[str, set[LeaseId]] = {}
         self._by_producer: dict[Name, set[LeaseId]] = {}
+        self._by_fill: dict[FillId, set[LeaseId]] = {}
+        self._closed_fills: list[LeaseRow] = []
         self._deadlines: list[tuple[Instant, LeaseId]] = []
 
     def __len__(self) -> int:
@@ -75,8 +83,21 @@ class LeaseTable:
             row.workflows.add(workflow)
 
     def live(self, name: Name) -> tuple[GenerationRef, ...]:
+        """Canonical executions in flight. A fill is seen by nobody."""
         row = self.joinable(name, frozenset())
-        return () if row is None else (row.lease.generation,)
+        return () if row is None or row.is_fill else (row.lease.generation,)
+
+    @property
+    def fills(self) -> int:
+        """How many fills hold leases, adopted ones among them."""
+        return sum(map(len, self._by_fill.values()))
+
+    def of_fill(self, fill: FillId) -> tuple[LeaseRow, ...]:
+        return tuple(self._rows[lease_id] for lease_id in sorted(self._by_fill.get(fill, ())))
+
+    def is_executing(self, name: Name) -> bool:
+        """Whether any open lease, joinable or not, has the name."""
+        return name in self._joinable
 
     def grant(
         self, lease: Lease, *, deadline: Instant, demand_id: DemandId, workflow: WorkflowKey, joinable: bool
@@ -92,6 +113,8 @@ class LeaseTable:
             self._by_source.setdefault(source, set()).add(lease.lease_id)
         for producer in lease.producers:
             self._by_producer.setdefault(producer.name, set()).add(lease.lease_id)
+        if lease.fill is not None:
+            self._by_fill.setdefault(lease.fill.fill_id, set()).add(lease.lease_id)
         heapq.heappush(self._deadlines, (deadline, lease.lease_id))
 
     def renew(self, lease_id: LeaseId, deadline: Instant) -> bool:
@@ -112,6 +135,8 @@ class LeaseTable:
             _discard(self._by_source, source, lease_id)
         for producer in row.lease.producers:
             _discard(self._by_producer, producer.name, lease_id)
+        if row.lease.fill is not None:
+            _discard(self._by_fill, row.lease.fill.fill_id, lease_id)
         return row
 
     def expire(self, now: Instant) -> int:
@@ -154,11 +179,23 @@ class LeaseTable:
         return sum(self._close(row, "new epoch") for row in tuple(self._rows.values()))
 
     def _close(self, row: LeaseRow, reason: str) -> bool:
+        closed = self.close(row, reason)
+        if closed and row.is_fill:
+            self._closed_fills.append(row)
+        return closed
+
+    def close(self, row: LeaseRow, reason: str) -> bool:
+        """It accepts no follower and commits nothing from now on. False: it was closed already."""
         if row.closed_by:
             return False
         row.closed_by = reason
         self._unjoin(row)
         return True
+
+    def take_closed_fills(self) -> list[LeaseRow]:
+        """Fills that writes and new epochs have closed since the last call, but for adopted ones."""
+        closed, self._closed_fills = self._closed_fills, []
+        return closed
 
     def _unjoin(self, row: LeaseRow) -> None:
         if self._joinable.get(row.lease.name) == row.lease.lease_id:
@@ -178,6 +215,9 @@ class LeaseTable:
         producers = {(p.name, i) for i, row in self._rows.items() for p in row.lease.producers}
         if producers != {(p, i) for p, ids in self._by_producer.items() for i in ids}:
             yield "the index of leases by producer is not exact"
+        fills = {(f.fill_id, i) for i, row in self._rows.items() if (f := row.lease.fill) is not None}
+        if fills != {(f, i) for f, ids in self._by_fill.items() for i in ids}:
+            yield "the index of leases by fill is not exact"
         if len(self._rows) > self._max_leases:
             yield "there are more leases than allowed"
         known = {lease_id for _, lease_id in self._deadlines}

@@ -48,3 +48,13 @@ class Limits:
     """Evictions that one commit may do before it is refused for want of room."""
     max_spliced_children: int = 64
     reported_names: int = 100
+    max_shadows: int = 20_000
+    """Shadows and executing fills together. No fill is granted above."""
+    max_shadow_ttl_ms: int = 3_600_000
+    max_settlements: int = 100_000
+    """Settlements that wait to be taken in. Above, the oldest is dropped."""
+    max_tombstones: int = 100_000
+    """Discarded fills that are remembered in case they begin only now."""
+    max_consumed: int = 1_024
+    """Consumed results kept for a demand that is repeated."""
+    swept_per_step: int = 32

@@ -4,6 +4,7 @@ format  since then
 ------  ------------------------------------------------------------
 1       everything but:
 2       keyspace A, the entries by age
+3       keyspaces G and O, shadows and settlements; three more counters in the first row
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ def upgrade(view: View) -> Iterator[Batch]:
     found = rows.format_of(meta)
     if found == rows.FORMAT:
         return
-    if found != 1:
+    if not 1 <= found < rows.FORMAT:
         raise UnknownFormat(f"the store has format {found}, this program reads formats 1 to {rows.FORMAT}")
-    yield from _index_ages(view)
-    yield Batch({rows.META: rows.with_format(meta, rows.FORMAT)}, {rows.META: meta})
+    if found == 1:
+        yield from _index_ages(view)
+    yield Batch({rows.META: rows.upgraded_meta(meta)}, {rows.META: meta})
 
 
 def _index_ages(view: View) -> Iterator[Batch]:

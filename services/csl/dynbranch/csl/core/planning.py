@@ -18,7 +18,7 @@ together cost O(|W| + |A| + |E_A|); each costs what its budget of nodes allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from dynbranch.csl.core import cascade, graph, history, rows, versions
@@ -76,6 +76,7 @@ class Planning:
         max_history: int,
         max_new_history: int,
         part_nodes: int,
+        is_shadow: Callable[[Name], bool],
     ) -> None:
         self.writing = writing
         self._written = None if writing.records is None else Written(writing.records)
@@ -89,6 +90,7 @@ class Planning:
         self._max_history = max_history
         self._history_left = min(max_new_history, max_history)
         self._part_nodes = part_nodes
+        self._is_shadow = is_shadow
         self._lost: dict[Name, set[int]] = {}
         self._heads: dict[Name, tuple[int, int]] = {}
         self._partial: set[Name] = set()
@@ -181,7 +183,8 @@ class Planning:
         self._partial.discard(name)
         itself = Incarnation(name, number)
         self._condemn(Condemned(itself, True, ()))
-        if self._history_left > 0:
+        if self._history_left > 0 and not self._is_shadow(name):
+            # That a shadow was here is nobody's business.
             self._remember(view, itself, cause)
         self._ranges.append(_IndexRange(rows.children_prefix(itself), itself))
         for child in self._late_children.get(itself, ()):

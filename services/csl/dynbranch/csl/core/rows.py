@@ -16,9 +16,12 @@ number.
     H      name, history number                 InvalidationRow: why an entry went
     Q      history number                       name: the oldest history goes first
     X      slice number                         nodes that a durable write condemned, still to be deleted
+    G      name                                 ShadowRow: the fill that made the shadow (core/fill_rows.py)
+    O      settlement number                    Settlement: what became of a stage of a fill, not taken in yet
 
-A name is 32 bytes, a number 8 bytes, a derivation 2 bytes. Bytes and texts inside a value carry their
-length in 2 bytes. ``FORMAT`` grows with every change of this table.
+A shadow is an entry that no serving path may read; its E row says so. A name is 32 bytes, a number 8 bytes, a
+derivation 2 bytes. Bytes and texts inside a value carry their length in 2 bytes. ``FORMAT`` grows with every
+change of this table.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass
+from enum import Enum
 
+from dynbranch.csl.core.packing import INCARNATION, U16, VERSION, Cursor, decoded, sized, text_bytes
 from dynbranch.csl.core.store import Inconsistent, UnknownFormat, View
 from dynbranch.domain.ids import (
     NEVER,
@@ -42,7 +47,7 @@ from dynbranch.domain.ids import (
 )
 from dynbranch.domain.reuse import Derivation, Incarnation, Invalidation, Level, Read
 
-FORMAT = 2
+FORMAT = 3
 NAME_BYTES = 32
 MAX_DERIVATION = 0xFFFF
 _ARRIVAL_BYTES = 16
@@ -55,22 +60,33 @@ WRITTEN, SOURCES = b"W", b"S"
 ARRIVALS = b"F"
 HISTORY, HISTORY_QUEUE = b"H", b"Q"
 CONDEMNED = b"X"
-SPACES = frozenset(b"MEPDRCAWSFHQX")
+SHADOWS, SETTLEMENTS = b"G", b"O"
+SPACES = frozenset(b"MEPDRCAWSFHQXGO")
 """The first bytes that a key may have."""
 
-_U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
-_VERSION = struct.Struct(">QQ")
-_META = struct.Struct(">HQQQQQQQQQQQ")
+_META = struct.Struct(">HQQQQQQQQQQQQQQ")
+_META_BEFORE_3 = struct.Struct(">HQQQQQQQQQQQ")
 _ENTRY = struct.Struct(">QBQdQHH")
 _DERIVATION = struct.Struct(">QQIH")
 _NODE = struct.Struct(">32sH")
-_INCARNATION = struct.Struct(">32sQ")
 _INVALIDATION = struct.Struct(">QQQQB")
 
 _LEVELS = (Level.SAMPLED, Level.GREEDY, Level.BATCH_INVARIANT, Level.SOURCED)
 _LEVEL_NUMBER = {level: number for number, level in enumerate(_LEVELS)}
+
+
+class Standing(Enum):
+    """Who may be served an entry. SHADOW: nobody. ONCE: nobody, but one demand may consume it."""
+
+    CONFIRMED = 0x00
+    SHADOW = 0x80
+    ONCE = 0xC0
+
+
+_STANDINGS = {standing.value: standing for standing in Standing}
+_STANDING_BITS = 0xC0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -98,6 +114,9 @@ class Meta:
     history_first: int = 0
     history_next: int = 0
     floor: Version = NEVER
+    shadows: int = 0
+    settlements: int = 0
+    next_settlement: int = 1
 
     @property
     def version(self) -> Version:
@@ -118,6 +137,11 @@ class EntryRow:
     payload_digest: Digest
     label: str
     output_digests: tuple[Digest, ...]
+    standing: Standing = Standing.CONFIRMED
+
+    @property
+    def is_shadow(self) -> bool:
+        return self.standing is not Standing.CONFIRMED
 
 
 DerivationRow = Derivation
@@ -152,7 +176,7 @@ def reader_key(record: RecordId, node: Node) -> bytes:
 
 
 def children_prefix(producer: Incarnation) -> bytes:
-    return CHILDREN + _INCARNATION.pack(producer.name, producer.number)
+    return CHILDREN + INCARNATION.pack(producer.name, producer.number)
 
 
 def child_key(producer: Incarnation, node: Node) -> bytes:
@@ -220,7 +244,7 @@ def record_of_reader(key: bytes) -> RecordId:
 
 
 def producer_of_child(key: bytes) -> Incarnation:
-    name, number = _INCARNATION.unpack_from(_of_size(key, _INCARNATION.size + _NODE.size), 1)
+    name, number = INCARNATION.unpack_from(_of_size(key, INCARNATION.size + _NODE.size), 1)
     return Incarnation(Name(name), number)
 
 
@@ -247,7 +271,7 @@ def check_arrival_key(key: bytes) -> None:
 
 
 def history_of_key(key: bytes) -> tuple[Name, int]:
-    name, number = _INCARNATION.unpack_from(_of_size(key, _INCARNATION.size), 1)
+    name, number = INCARNATION.unpack_from(_of_size(key, INCARNATION.size), 1)
     return Name(name), number
 
 
@@ -279,73 +303,12 @@ def _wrong_key(key: bytes) -> Inconsistent:
 # Values
 
 
-class _Cursor:
-    """Reads a value from left to right. Raises Inconsistent when it ends early."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def take(self, form: struct.Struct) -> tuple[object, ...]:
-        try:
-            values = form.unpack_from(self._data, self._at)
-        except struct.error:
-            raise Inconsistent("a row is shorter than its format") from None
-        self._at += form.size
-        return values
-
-    def number(self, form: struct.Struct = _U16) -> int:
-        value = self.take(form)[0]
-        assert isinstance(value, int)
-        return value
-
-    def bytes(self) -> bytes:
-        size = self.number()
-        value = self._data[self._at : self._at + size]
-        if len(value) != size:
-            raise Inconsistent("a row is shorter than its format")
-        self._at += size
-        return value
-
-    def text(self) -> str:
-        return _decoded(self.bytes())
-
-    def version(self) -> Version:
-        epoch, sequence = self.take(_VERSION)
-        assert isinstance(epoch, int) and isinstance(sequence, int)
-        return Version(epoch, sequence)
-
-    def incarnation(self) -> Incarnation:
-        name, number = self.take(_INCARNATION)
-        assert isinstance(name, bytes) and isinstance(number, int)
-        return Incarnation(Name(name), number)
-
-    def end(self) -> None:
-        if self._at != len(self._data):
-            raise Inconsistent("a row is longer than its format")
-
-
-def _sized(data: bytes) -> bytes:
-    return _U16.pack(len(data)) + data
-
-
-def _text(text: str) -> bytes:
-    return _sized(text.encode("utf-8", "surrogatepass"))
-
-
-def _decoded(text: bytes) -> str:
-    try:
-        return text.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        raise Inconsistent("a text in a row is not one") from None
-
-
 def pack_version(version: Version) -> bytes:
-    return _VERSION.pack(version.epoch, version.sequence)
+    return VERSION.pack(version.epoch, version.sequence)
 
 
 def unpack_version(data: bytes) -> Version:
-    cursor = _Cursor(data)
+    cursor = Cursor(data)
     version = cursor.version()
     cursor.end()
     return version
@@ -365,27 +328,37 @@ def pack_meta(meta: Meta) -> bytes:
         meta.history_next,
         meta.floor.epoch,
         meta.floor.sequence,
+        meta.shadows,
+        meta.settlements,
+        meta.next_settlement,
     )
+
+
+def upgraded_meta(meta: bytes) -> bytes:
+    """The first row of a store of format 1 or 2, as of today. Raises Inconsistent."""
+    if len(meta) != _META_BEFORE_3.size:
+        raise Inconsistent("the first row of the store has a wrong size")
+    return U16.pack(FORMAT) + meta[U16.size :] + struct.pack(">QQQ", 0, 0, 1)
 
 
 def format_of(meta: bytes) -> int:
     """The format of the store that begins with this row. Raises Inconsistent."""
-    if len(meta) < _U16.size:
+    if len(meta) < U16.size:
         raise Inconsistent("the first row of the store is too short")
-    return int(_U16.unpack_from(meta)[0])
+    return int(U16.unpack_from(meta)[0])
 
 
 def with_format(meta: bytes, number: int) -> bytes:
-    return _U16.pack(number) + meta[_U16.size :]
+    return U16.pack(number) + meta[U16.size :]
 
 
 def unpack_meta(data: bytes) -> Meta:
-    if len(data) < 2 or (found := _U16.unpack_from(data)[0]) != FORMAT:
+    if len(data) < 2 or (found := U16.unpack_from(data)[0]) != FORMAT:
         raise UnknownFormat(f"the store has format {data[:2].hex()}, this program reads format {FORMAT}")
     if len(data) != _META.size:
         raise Inconsistent(f"the first row of the store (format {found}) has a wrong size")
-    _, epoch, sequence, number, entries, size, workflows, versions, first, following, fe, fs = _META.unpack(
-        data
+    _, epoch, sequence, number, entries, size, workflows, versions, first, following, fe, fs, *fills = (
+        _META.unpack(data)
     )
     return Meta(
         epoch=epoch,
@@ -398,22 +371,25 @@ def unpack_meta(data: bytes) -> Meta:
         history_first=first,
         history_next=following,
         floor=Version(fe, fs),
+        shadows=fills[0],
+        settlements=fills[1],
+        next_settlement=fills[2],
     )
 
 
 def pack_entry(entry: EntryRow) -> bytes:
     head = _ENTRY.pack(
         entry.number,
-        _LEVEL_NUMBER[entry.level],
+        _LEVEL_NUMBER[entry.level] | entry.standing.value,
         entry.payload_bytes,
         entry.execution_ms,
         entry.created,
         entry.next_derivation,
         len(entry.derivations),
     )
-    parts = [head, *map(_U16.pack, entry.derivations), _sized(entry.payload_digest), _text(entry.label)]
-    parts.append(_U16.pack(len(entry.output_digests)))
-    parts.extend(map(_sized, entry.output_digests))
+    parts = [head, *map(U16.pack, entry.derivations), sized(entry.payload_digest), text_bytes(entry.label)]
+    parts.append(U16.pack(len(entry.output_digests)))
+    parts.extend(map(sized, entry.output_digests))
     return b"".join(parts)
 
 
@@ -424,14 +400,15 @@ def unpack_entry(data: bytes) -> EntryRow:
         derivations = struct.unpack_from(f">{count}H", data, _ENTRY.size)
         digest, at = _slice(data, _ENTRY.size + 2 * count)
         label, at = _slice(data, at)
-        outputs, outputs_left = [], _U16.unpack_from(data, at)[0]
+        outputs, outputs_left = [], U16.unpack_from(data, at)[0]
         at += 2
         for _ in range(outputs_left):
             output, at = _slice(data, at)
             outputs.append(Digest(output))
     except struct.error:
         raise Inconsistent("a row is shorter than its format") from None
-    if at != len(data) or level >= len(_LEVELS):
+    standing, level = _STANDINGS.get(level & _STANDING_BITS), level & ~_STANDING_BITS
+    if at != len(data) or level >= len(_LEVELS) or standing is None:
         raise Inconsistent("the row of an entry has a wrong size or an unknown level")
     return EntryRow(
         number,
@@ -442,8 +419,9 @@ def unpack_entry(data: bytes) -> EntryRow:
         following,
         derivations,
         Digest(digest),
-        _decoded(label),
+        decoded(label),
         tuple(outputs),
+        standing,
     )
 
 
@@ -458,7 +436,7 @@ def entry_head(data: bytes) -> tuple[int, int]:
 def _slice(data: bytes, at: int) -> tuple[bytes, int]:
     """The sized bytes at a position, and where they end."""
     start = at + 2
-    end = start + _U16.unpack_from(data, at)[0]
+    end = start + U16.unpack_from(data, at)[0]
     if end > len(data):
         raise Inconsistent("a row is shorter than its format")
     return data[start:end], end
@@ -468,14 +446,14 @@ def pack_derivation(derivation: DerivationRow) -> bytes:
     token = derivation.read_token
     parts = [_DERIVATION.pack(token.epoch, token.sequence, len(derivation.reads), len(derivation.producers))]
     for read in derivation.reads:
-        parts.append(_text(read.record))
+        parts.append(text_bytes(read.record))
         parts.append(pack_version(read.as_of))
-    parts.extend(_INCARNATION.pack(producer.name, producer.number) for producer in derivation.producers)
+    parts.extend(INCARNATION.pack(producer.name, producer.number) for producer in derivation.producers)
     return b"".join(parts)
 
 
 def unpack_derivation(data: bytes) -> DerivationRow:
-    cursor = _Cursor(data)
+    cursor = Cursor(data)
     epoch, sequence, reads, producers = cursor.take(_DERIVATION)
     assert isinstance(epoch, int) and isinstance(sequence, int)
     assert isinstance(reads, int) and isinstance(producers, int)
@@ -497,14 +475,14 @@ def pack_invalidation(row: InvalidationRow) -> bytes:
         row.version.sequence,
         (1 if row.record is not None else 0) | (2 if lost is not None else 0),
     )
-    parts = [head, _text(row.record or ""), _text(row.label), _text(row.reporter)]
+    parts = [head, text_bytes(row.record or ""), text_bytes(row.label), text_bytes(row.reporter)]
     if lost is not None:
-        parts.append(_INCARNATION.pack(lost.name, lost.number))
+        parts.append(INCARNATION.pack(lost.name, lost.number))
     return b"".join(parts)
 
 
 def unpack_invalidation(data: bytes) -> InvalidationRow:
-    cursor = _Cursor(data)
+    cursor = Cursor(data)
     number, at, epoch, sequence, flags = cursor.take(_INVALIDATION)
     assert isinstance(number, int) and isinstance(at, int) and isinstance(epoch, int)
     assert isinstance(sequence, int) and isinstance(flags, int)

@@ -111,5 +111,9 @@ class Transaction:
     def delete(self, key: bytes) -> None:
         self._changes[key] = None
 
+    @property
+    def changed(self) -> bool:
+        return bool(self._changes)
+
     def batch(self) -> Batch:
         return Batch(self._changes, self._guards if self._changes else {})
