@@ -30,7 +30,13 @@ class Recogniser:
             case StageKind.CHAT:
                 possible = self._chats
         fitting = [stage for stage in possible if holds_in_order(body, self._constants[stage.name])]
-        return fitting[0] if len(fitting) == 1 else None
+        # What says more is meant: a short request's constants may all stand in a long one too.
+        said_most = max((self._length(stage) for stage in fitting), default=0)
+        longest = [stage for stage in fitting if self._length(stage) == said_most]
+        return longest[0] if len(longest) == 1 else None
+
+    def _length(self, stage: Stage) -> int:
+        return sum(map(len, self._constants[stage.name]))
 
 
 def holds_in_order(body: bytes, constants: tuple[bytes, ...]) -> bool:
