@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from dynbranch.engine_agent.engines.sse import MalformedStream, SseEvent
+from dynbranch.naming.text_pieces import TextPieces
 
 STORABLE_FINISHES = frozenset({"stop", "length", "tool_calls", "function_call"})
 BROKEN_FINISHES = frozenset({"abort", "error"})
@@ -35,10 +36,14 @@ class ChatStream:
     done: bool = False
     finishes: dict[int, str] = field(default_factory=dict)
     _open: set[int] = field(default_factory=set)
+    _pieces: TextPieces = field(default_factory=TextPieces)
 
     def take(self, event: SseEvent) -> bytes | None:
         """The chunk's raw JSON; None for the end mark. Raises ErrorChunk and MalformedStream."""
         data = event.data.strip()
+        if event.event == "message" and self._pieces.piece_of(data) is not None:
+            # As the one before it, but for its text: nothing of it has to be judged anew.
+            return data
         if data == _DONE:
             self.done = True
             return None
@@ -56,6 +61,7 @@ class ChatStream:
             raise MalformedStream("the choices of a chunk are not a list")
         for choice in choices:
             self._choice(choice)
+        self._pieces.learn(data, chunk)
         return data
 
     def take_all(self, events: Iterable[SseEvent]) -> Iterator[bytes]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 MAX_LINE_BYTES = 4 * 2**20
 MAX_EVENT_BYTES = 8 * 2**20
 
+_DATA = b"data: "
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -14,8 +16,9 @@ class MalformedStream(Exception):
     """The engine's stream is not what it should be. The message says how."""
 
 
-@dataclass(frozen=True, slots=True)
-class SseEvent:
+class SseEvent(NamedTuple):
+    """A tuple, since there is one for each token."""
+
     data: bytes
     event: str = "message"
 
@@ -35,6 +38,10 @@ class SseParser:
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Raises MalformedStream when a line or an event is longer than allowed."""
+        if not self._tail and not self._data and not self._at_start and not self._event:
+            plain = self._plain(chunk)
+            if plain is not None:
+                return plain
         if self._skip_lf and chunk:
             # The last chunk ended in CR; a LF that follows belongs to it.
             self._skip_lf = False
@@ -47,6 +54,21 @@ class SseParser:
             if self._tail.startswith(_BOM):
                 del self._tail[: len(_BOM)]
         return self._lines()
+
+    def _plain(self, chunk: bytes) -> list[SseEvent] | None:
+        """The common case: whole events of one line of data each. None for any other."""
+        if (
+            not chunk.startswith(_DATA)
+            or not chunk.endswith(b"\n\n")
+            or b"\r" in chunk
+            or len(chunk) > min(self.max_line_bytes, self.max_event_bytes)
+        ):
+            return None
+        events = chunk[len(_DATA) : -2].split(b"\n\n" + _DATA)
+        if any(b"\n" in event for event in events):
+            return None
+        self._skip_lf = False
+        return [SseEvent(event) for event in events]
 
     def _lines(self) -> list[SseEvent]:
         text = bytes(self._tail)

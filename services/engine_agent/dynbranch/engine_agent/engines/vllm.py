@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,8 +76,16 @@ class VllmSettings:
 class VllmEngine:
     kind = AgentKind.VLLM
 
-    def __init__(self, settings: VllmSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: VllmSettings,
+        clock: Clock,
+        *,
+        find: Callable[[Sequence[str]], tuple[Command, ...]] = commands,
+    ) -> None:
+        """``find``: the commands to try, from the operator's own."""
         self._settings = settings
+        self._find = find
         self._clock = clock
         self._process = VllmProcess()
         self._server: OpenAiEngine | None = None
@@ -97,8 +105,11 @@ class VllmEngine:
     async def start(self) -> EngineFacts:
         await self._let_server_go()
         url = self._settings.engine_url or await self._start_own()
-        level = await self._level(url)
         settings = self._settings
+        async with self._asking(url) as http:
+            shown = await http.get_json("/server_info?config_format=json")
+        told = shown if isinstance(shown, dict) else {}
+        level = self._level(told)
         self._defaults.clear()
         self._server = OpenAiEngine(
             OpenAiSettings(
@@ -117,7 +128,9 @@ class VllmEngine:
         if self._server.flavour is not Flavour.VLLM:
             raise EngineUnavailable(f"the server at {url} is not vLLM; attach to it with kind openai")
         async with self._asking(url) as http:
-            prioritised = await _knows_priorities(http, facts.models[0].id)
+            prioritised = self._policy(told) in ("priority", "") and await _takes_priorities(
+                http, facts.models[0].id
+            )
         if not prioritised:
             _log.warning("this vLLM has no priorities: start it with --scheduling-policy priority")
         sent = {model: sampling_defaults.sent(values) for model, values in self._defaults.items()}
@@ -179,7 +192,7 @@ class VllmEngine:
     async def _start_own(self) -> str:
         """Its base URL, when it answers. Raises EngineUnavailable."""
         settings = self._settings
-        found = (self._started_well,) if self._started_well is not None else commands(settings.command)
+        found = (self._started_well,) if self._started_well is not None else self._find(settings.command)
         if not found:
             raise EngineUnavailable("no vllm is installed here: name its command, or a server's URL")
         place = address(settings.arguments)
@@ -293,14 +306,20 @@ class VllmEngine:
             None if folder is None else sampling_defaults.resolved(folder.document("generation_config.json"))
         )
 
-    async def _level(self, url: str) -> Level:
+    def _policy(self, told: Mapping[str, Any]) -> str:
+        """How the server orders what waits. Empty: it does not tell."""
+        if self._ours:
+            return argument(self._settings.arguments, "--scheduling-policy") or "priority"
+        config = told.get("vllm_config")
+        scheduler = config.get("scheduler_config") if isinstance(config, dict) else None
+        return str(scheduler.get("policy") or "") if isinstance(scheduler, dict) else ""
+
+    def _level(self, told: Mapping[str, Any]) -> Level:
         """``batch_invariant`` only where it is certain; else what every engine promises."""
         settings = self._settings
         if settings.level is not Level.BATCH_INVARIANT or self._ours or VOUCHED_INVARIANCE in settings.facts:
             return settings.level
-        async with self._asking(url) as http:
-            info = await http.get_json("/server_info?config_format=json")
-        environ = info.get("vllm_env") if isinstance(info, dict) else None
+        environ = told.get("vllm_env")
         if isinstance(environ, dict) and str(environ.get("VLLM_BATCH_INVARIANT")) in ("1", "True", "true"):
             return settings.level
         _log.warning(
@@ -311,8 +330,9 @@ class VllmEngine:
         return Level.GREEDY
 
 
-async def _knows_priorities(http: EngineHttp, model: str) -> bool:
-    """A server without them refuses a request that has one. Costs the decode of one token."""
+async def _takes_priorities(http: EngineHttp, model: str) -> bool:
+    """Whether the server takes a request that has one: some refuse it where they serve first come, first
+    served, others take it and do not heed it, which costs nothing. Costs the decode of one token."""
     ranked = {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0, "priority": 1}
     return isinstance(await http.post_json("/v1/completions", ranked), dict)
 
