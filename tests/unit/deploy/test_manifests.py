@@ -25,6 +25,7 @@ LINTS: dict[str, Callable[[Sequence[Manifest]], Iterator[str]]] = {
     "listening": settings_lints.listening,
     "policies": wiring_lints.policies,
     "probes": pod_lints.probes,
+    "raw requests": wiring_lints.raw_requests,
     "resources": pod_lints.resources,
     "selectors": wiring_lints.selectors,
     "service ports": wiring_lints.service_ports,

@@ -139,6 +139,17 @@ FAULTS: list[tuple[str, Plant, str]] = [
         "closed to it",
     ),
     ("addresses", policy("engine", "ingress").set([]), "closed to it"),
+    (
+        "raw requests",
+        config("gateway", "DYNBRANCH_GATEWAY_ENGINE_URL").set("http://vllm:8000"),
+        "names no service",
+    ),
+    (
+        "raw requests",
+        config("gateway", "DYNBRANCH_GATEWAY_ENGINE_URL").set("http://engine-0.engine:8001"),
+        "does not have",
+    ),
+    ("raw requests", policy("engine-raw", "ingress").set([]), "closed to it"),
     # commands
     ("commands", job("args", 1).set("save"), "save"),
     ("commands", job("args").append("--quick"), "--quick"),

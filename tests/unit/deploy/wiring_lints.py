@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
 from unit.deploy import product
 from unit.deploy.manifests import (
@@ -68,6 +69,23 @@ def addresses(objects: Sequence[Manifest]) -> Iterator[str]:
                 )
             if setting == "agents":
                 yield from (f"{where} {fault}" for fault in _agent_faults(given, pod, objects))
+
+
+def raw_requests(objects: Sequence[Manifest]) -> Iterator[str]:
+    """Where gateways send raw requests past the agents. An engine outside the manifests is not looked at."""
+    for pod, container, service, _, settings in starting(objects):
+        if service != "gateway" or not settings.engine_url:
+            continue
+        where = f"{pod.title}, container {container['name']}: its engine {settings.engine_url}"
+        url = urlsplit(settings.engine_url)
+        found, _ = _resolved(url.hostname or "", pod.namespace, objects)
+        if found is None and "." not in (url.hostname or "").removesuffix(f".{pod.namespace}"):
+            yield f"{where} names no service"
+        for engine in service_pods(found, objects) if found else ():
+            if engine.port_number(url.port or 80) is None:
+                yield f"{where} is a port that {engine.title} does not have"
+            elif not admits(objects, pod, engine, url.port or 80):
+                yield f"{where} is closed to it by policy"
 
 
 def _faults(address: str, caller: Pod, objects: Sequence[Manifest]) -> Iterator[str]:
