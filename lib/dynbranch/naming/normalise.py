@@ -32,6 +32,7 @@ from dynbranch.naming.verdict import TOOL_VERDICT, ReuseVerdict, judge
 
 _CHAT_FORM: Final = b"chat_completions/1\n"
 _TOOL_FORM: Final = b"tool/1\n"
+_STREAMED: Final = b',"stream":true,"stream_options":{"include_usage":true}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,8 @@ def _engine_body(document: Document, body: dict[str, Json]) -> bytes:
     options = options if isinstance(options, dict) else {}
     if body.get("stream") is True and options.get("include_usage") is True:
         return document.source
+    if body and "stream" not in body and "stream_options" not in body:
+        return document.source.rstrip()[:-1] + _STREAMED
     changed = dict(body)
     changed["stream"] = True
     changed["stream_options"] = {**options, "include_usage": True}

@@ -40,7 +40,8 @@ def check_request(value: Json, table: ObjectTable) -> CheckedRequest:
 
 
 def _check_object(value: dict[str, Json], table: ObjectTable, prefix: str) -> None:
-    for name, field in table.fields.items():
+    for name in table.asked(value):
+        field = table.fields[name]
         path = f"{prefix}{name}"
         if name not in value:
             if field.accepts in REQUIRED:

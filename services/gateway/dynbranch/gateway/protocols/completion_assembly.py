@@ -12,6 +12,7 @@ from typing import Any
 
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem, ResponseIdentity, marked_cached
 from dynbranch.gateway.protocols.members import dump
+from dynbranch.naming.text_pieces import TextPieces
 
 _FIRST_STANDS = frozenset({"id", "type", "role", "index"})
 """Members that name something: what they said first stands, where other texts are joined."""
@@ -25,14 +26,22 @@ def assemble(items: Iterable[bytes], identity: ResponseIdentity, *, cached: bool
     outer: dict[str, Any] = {}
     choices: dict[int, dict[str, Any]] = {}
     usage: dict[str, Any] | None = None
+    pieces, texts = TextPieces(), list[bytes]()
     for item in items:
+        piece = pieces.piece_of(item)
+        if piece is not None:
+            texts.append(piece)
+            continue
+        _add_texts(choices, pieces.choice, texts)
         chunk = _chunk(item)
+        pieces.learn(item, chunk)
         for choice in chunk.pop("choices", None) or ():
             _add_choice(choices, choice)
         found = chunk.pop("usage", None)
         if isinstance(found, dict):
             usage = found
         outer.update((key, value) for key, value in chunk.items() if value is not None)
+    _add_texts(choices, pieces.choice, texts)
     if not choices:
         raise MalformedItem("the engine gave no choice")
     body: dict[str, Any] = {"id": identity.id, "object": "chat.completion", "created": identity.created_s}
@@ -53,6 +62,13 @@ def _chunk(item: bytes) -> dict[str, Any]:
     if not isinstance(chunk, dict):
         raise MalformedItem("an item is not an object")
     return chunk
+
+
+def _add_texts(choices: dict[int, dict[str, Any]], index: int, texts: list[bytes]) -> None:
+    """What chunks like the one parsed last said besides."""
+    if texts:
+        _join(choices[index]["message"], {"content": json.loads(b'"' + b"".join(texts) + b'"')})
+        texts.clear()
 
 
 def _add_choice(choices: dict[int, dict[str, Any]], choice: Any) -> None:
