@@ -115,7 +115,8 @@ def _latency(name: str, changes: dict[str, Any]) -> Parameters:
 
 
 def _rules(file: Path | None) -> tuple[Rule, ...]:
-    from dynbranch.stub_engine.script import ScriptError, rules_of
+    from dynbranch.stub_engine.matching import ScriptError
+    from dynbranch.stub_engine.script import rules_of
 
     try:
         return rules_of(file) if file else ()
@@ -127,7 +128,7 @@ def _faults(file: Path | None) -> tuple[Fault, ...]:
     import json
 
     from dynbranch.stub_engine.faults import fault_from
-    from dynbranch.stub_engine.script import ScriptError
+    from dynbranch.stub_engine.matching import ScriptError
 
     try:
         lines = file.read_text(encoding="utf-8").splitlines() if file else []

@@ -44,8 +44,9 @@ def default_text(digest: bytes, tokens: int) -> str:
 
 def answer_to(asked: Asked, reply: Reply, *, output_tokens: int, default_output_tokens: int) -> Answer:
     """``output_tokens``: how long the engine speaks by itself; 0: as long as it may."""
-    if reply.events is not None:
-        return Answer("", max(1, len(reply.events)), "stop", pace=reply.pace)
+    shown = reply.parts if reply.parts is not None else reply.events
+    if shown is not None:
+        return Answer("", max(1, len(shown)), "stop", pace=reply.pace)
     if reply.text is None and not reply.tool_calls:
         call = _demanded_call(asked) if asked.chat else None
         if call is None:

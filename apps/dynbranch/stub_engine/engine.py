@@ -24,10 +24,11 @@ from dynbranch.stub_engine.answer import answer_to
 from dynbranch.stub_engine.asking import Asked, BadRequest
 from dynbranch.stub_engine.faults import Fault, FaultKind, Faults
 from dynbranch.stub_engine.generation import Generation, Shape, error_body
+from dynbranch.stub_engine.matching import RequestView
 from dynbranch.stub_engine.pacer import Pacer
 from dynbranch.stub_engine.pages import Readings
 from dynbranch.stub_engine.received import Received
-from dynbranch.stub_engine.script import Reply, RequestView, Script
+from dynbranch.stub_engine.script import Reply, Script
 from dynbranch.stub_engine.settings import Flavour, StubSettings
 from dynbranch.stub_engine.wire import Call, Listener
 
@@ -45,6 +46,7 @@ class StubEngine:
         self.script = Script(settings.rules)
         self.faults = Faults(settings.faults)
         self.writer: Callable[[RequestView], Reply | None] | None = None
+        self.template = toy_tokens.TEMPLATE
         self.requests: deque[Received] = deque(maxlen=settings.kept_requests)
         self.starts = 0
         self.started_unix_s = 0.0
@@ -186,12 +188,8 @@ class StubEngine:
             call.respond(error.status, error_body(str(error), error.status, kind, error.param))
             return
         view = RequestView(call.path, asked.body)
-        fault = self.faults.strike(view)
-        if fault is not None and fault.kind is FaultKind.STATUS:
-            received.error = f"fault: {fault.status}"
-            _fail(call, fault)
-            return
         reply = self._reply(view)
+        fault = self.faults.strike(view) or reply.fault
         if fault is not None and fault.kind is FaultKind.WHOLE_CALL:
             reply = replace(reply, whole_arguments=True)
         generation = self._generation(call, asked, reply, fault)
@@ -245,7 +243,7 @@ class StubEngine:
             self,
             prompt_tokens=max(1, toy_tokens.count_tokens(size_bytes)),
             fault=fault,
-            events=reply.events,
+            reply=reply,
         )
 
     def _begin(
@@ -314,11 +312,3 @@ class StubEngine:
         if self._ends_process:
             os._exit(EXIT_BY_FAULT)
         self._halt()
-
-
-def _fail(call: Call, fault: Fault) -> None:
-    headers = []
-    if fault.retry_after_s is not None:
-        headers.append((b"retry-after", b"%g" % fault.retry_after_s))
-    body = fault.body.encode() or error_body(f"A fault on command: {fault.status}.", fault.status)
-    call.respond(fault.status, body, headers=tuple(headers))

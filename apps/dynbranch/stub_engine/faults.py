@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from dynbranch.stub_engine.script import Match, RequestView, ScriptError, checked, match_from
+from dynbranch.stub_engine.matching import Match, RequestView, ScriptError, checked, match_from
 
 
 class FaultKind(Enum):
@@ -45,9 +45,10 @@ class Fault:
     skip: int = 0
     after_tokens: int = 0
     status: int = 500
-    retry_after_s: float | None = None
+    retry_after_s: float | str | None = None
     for_s: float | None = None
     body: str = ""
+    content_type: str = "application/json"
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "kind": self.kind.value}
@@ -64,6 +65,8 @@ def fault_from(document: Any) -> Fault:
         values["match"] = match_from(values["match"])
     for name in ("times", "skip", "after_tokens", "status", "retry_after_s", "for_s"):
         value = values.get(name)
+        if name == "retry_after_s" and isinstance(value, str):
+            continue
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
             raise ScriptError(f"fault.{name} is not a number from 0 on")
     return Fault(**values)

@@ -12,10 +12,10 @@ from dynbranch.stub_engine import answer as answers
 from dynbranch.stub_engine.answer import Answer
 from dynbranch.stub_engine.asking import Asked
 from dynbranch.stub_engine.faults import Fault, FaultKind
+from dynbranch.stub_engine.script import Reply
 from dynbranch.stub_engine.wire import Call
 
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_BREAKS = frozenset({FaultKind.STALL, FaultKind.CUT, FaultKind.MALFORMED, FaultKind.EXIT})
 _DONE = b"data: [DONE]\n\n"
 _MALFORMED = b'data: {"id":"broken","choices":[{"index":0,"delta":{"content":"\n\n'
 
@@ -56,7 +56,7 @@ class Generation:
     """Follows the pacer, writes to the call, and does what its fault says."""
 
     __slots__ = (
-        "_asked", "_breaks_at", "_call", "_count", "_deltas", "_events", "_fault", "_head", "_host", "_sent",
+        "_asked", "_breaks_at", "_call", "_count", "_deltas", "_fault", "_head", "_host", "_reply", "_sent",
         "_stuck", "_tail", "answer", "ending", "hit_tokens", "key", "prompt_tokens", "shape",
     )  # fmt: skip
 
@@ -71,7 +71,7 @@ class Generation:
         *,
         prompt_tokens: int,
         fault: Fault | None,
-        events: tuple[bytes, ...] | None,
+        reply: Reply,
     ) -> None:
         self.key = key
         self.answer = answer
@@ -83,8 +83,8 @@ class Generation:
         self._asked = asked
         self._host = host
         self._fault = fault
-        self._breaks_at = min(fault.after_tokens, answer.tokens) if fault and fault.kind in _BREAKS else None
-        self._events = events
+        self._breaks_at = _break_of(fault, answer)
+        self._reply = reply
         self._sent = 0
         self._count = 0
         self._stuck = False
@@ -94,6 +94,11 @@ class Generation:
     @property
     def hears_every_token(self) -> bool:
         return self._asked.streaming or self._breaks_at is not None
+
+    @property
+    def _is_given(self) -> bool:
+        """The bytes of the stream are the script's own."""
+        return self._reply.events is not None or self._reply.parts is not None
 
     @property
     def sent_tokens(self) -> int:
@@ -106,7 +111,7 @@ class Generation:
         if self._breaks_at == 0:
             self._break()
         elif self._asked.streaming and self.shape.head_at_once:
-            self._call.stream()
+            self._open()
         return self.ending is Ending.RUNNING
 
     def _prepare(self) -> None:
@@ -117,7 +122,7 @@ class Generation:
             f'"model":{_compact(shape.model)},"choices":[{{"index":0,'
         )
         self._tail = ',"logprobs":null,"finish_reason":null}]}\n\n'
-        if self._events is not None:
+        if self._is_given:
             return
         if shape.chat:
             self._deltas = answers.deltas(self.answer)
@@ -172,8 +177,11 @@ class Generation:
     def _rendered(self) -> bytes:
         """What has become visible since the last time."""
         first, self._sent = self._sent, self._count
-        if self._events is not None:
-            return b"".join([b"data: %b\n\n" % event for event in self._events[first : self._sent]])
+        if self._is_given:
+            reply = self._reply
+            if reply.parts is not None:
+                return b"".join(reply.parts[first : self._sent])
+            return b"".join([b"data: %b\n\n" % event for event in (reply.events or ())[first : self._sent]])
         head, tail = self._head, self._tail
         if first and first + 1 == self._sent:
             delta = self._deltas[first]
@@ -191,21 +199,25 @@ class Generation:
         if self._call.started:
             self._call.write(part)
         else:
-            self._call.stream(part)
+            self._open(part)
+
+    def _open(self, part: bytes = b"") -> None:
+        kind = self._reply.content_type
+        self._call.stream(part, *((kind.encode(),) if kind else ()))
 
     def _end(self, ending: Ending, reason: str) -> None:
         self.ending = ending
         if not self._asked.streaming:
             self._call.respond(200, self._whole(reason))
-        elif self._events is not None:
-            self._close_stream(self._rendered() + _DONE)
+        elif self._is_given:
+            self._close_stream(self._rendered() + (_DONE if self._reply.parts is None else b""))
         else:
             self._close_stream(self._rendered() + self._closing(reason))
         self._host.left(self)
 
     def _close_stream(self, part: bytes) -> None:
         if not self._call.started:
-            self._call.stream()
+            self._open()
         self._call.finish(part)
 
     def _closing(self, reason: str) -> bytes:
@@ -226,7 +238,8 @@ class Generation:
             said = f'"message":{{"role":"assistant","content":{_compact(answer.text)}}}'
         kind = "chat.completion" if shape.chat else "text_completion"
         return (
-            f'{{"id":{_compact(shape.id)},"object":"{kind}","created":{shape.created},"model":{_compact(shape.model)},'
+            f'{{"id":{_compact(shape.id)},"object":"{kind}","created":{shape.created},'
+            f'"model":{_compact(shape.model)},'
             f'"choices":[{{"index":0,{said},"logprobs":null,"finish_reason":{_compact(reason)}}}],'
             f'"usage":{self._usage()}}}'
         ).encode("utf-8", "surrogatepass")
@@ -251,6 +264,8 @@ class Generation:
                 if fault.for_s is not None:
                     self._host.later(fault.for_s, self._go_on)
                 return
+            case FaultKind.STATUS:
+                self._refuse(fault)
             case FaultKind.MALFORMED:
                 self._close_stream(_MALFORMED)
             case FaultKind.EXIT:
@@ -259,6 +274,16 @@ class Generation:
                 self._call.cut()
         self.ending = Ending.FAULT
         self._host.left(self)
+
+    def _refuse(self, fault: Fault) -> None:
+        advice = fault.retry_after_s
+        text = advice if isinstance(advice, str) else f"{advice:g}" if advice is not None else ""
+        self._call.respond(
+            fault.status,
+            fault.body.encode() or error_body(f"A fault on command: {fault.status}.", fault.status),
+            fault.content_type.encode(),
+            ((b"retry-after", text.encode()),) if text else (),
+        )
 
     def _go_on(self) -> None:
         """After a stall; what the model gave meanwhile comes at once."""
@@ -270,6 +295,17 @@ class Generation:
             self._end(Ending.FINISHED, self.answer.finish_reason)
         elif self._asked.streaming:
             self._send(self._rendered())
+
+
+def _break_of(fault: Fault | None, answer: Answer) -> int | None:
+    """After how many tokens it breaks; None: it does not."""
+    match fault.kind if fault else None:
+        case FaultKind.STATUS:
+            return 0
+        case FaultKind.STALL | FaultKind.CUT | FaultKind.MALFORMED | FaultKind.EXIT if fault:
+            return min(fault.after_tokens, answer.tokens)
+        case _:
+            return None
 
 
 def error_body(message: str, status: int, kind: str = "", param: str | None = None) -> bytes:

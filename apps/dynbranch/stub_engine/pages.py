@@ -7,7 +7,6 @@ from typing import Any
 
 from dynbranch.enginemodel.messages import Gauges
 from dynbranch.enginemodel.parameters import Parameters
-from dynbranch.stub_engine import toy_tokens
 from dynbranch.stub_engine.settings import Flavour, StubSettings
 
 STUB_VERSION = "0.1.0+stub"
@@ -99,10 +98,10 @@ def models(settings: StubSettings, created: int) -> dict[str, Any]:
     return {"object": "list", "data": cards}
 
 
-def llama_properties(settings: StubSettings, starts: int) -> dict[str, Any]:
+def llama_properties(settings: StubSettings, template: str, starts: int) -> dict[str, Any]:
     return {
         "total_slots": settings.latency.slots,
-        "chat_template": toy_tokens.TEMPLATE,
+        "chat_template": template,
         "default_generation_settings": {
             "params": {"temperature": 0.8, "top_k": 40},
             "n_ctx": settings.max_model_len,

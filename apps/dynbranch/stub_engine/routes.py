@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from dynbranch.stub_engine import pages, toy_tokens
 from dynbranch.stub_engine.faults import FaultKind, fault_from
 from dynbranch.stub_engine.generation import error_body
-from dynbranch.stub_engine.script import ScriptError, rules_from
+from dynbranch.stub_engine.matching import ScriptError
+from dynbranch.stub_engine.script import rules_from
 from dynbranch.stub_engine.settings import Flavour
 from dynbranch.stub_engine.wire import Call
 
@@ -66,7 +67,7 @@ class Router:
             case Flavour.LLAMA_SERVER:
                 return {
                     ("GET", "/props"): lambda call: _json(
-                        call, pages.llama_properties(settings, self._engine.starts)
+                        call, pages.llama_properties(settings, self._engine.template, self._engine.starts)
                     ),
                     ("POST", "/apply-template"): self._apply_template,
                 }

@@ -17,10 +17,7 @@ import httptools
 _MAX_WAITING_CALLS = 64
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 JSON = b"application/json"
-_STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-    b"cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
-)
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
@@ -92,10 +89,14 @@ class Call:
         self._connection.write(head if self.method == "HEAD" else head + body)
         self._end()
 
-    def stream(self, part: bytes = b"") -> None:
-        """Begins a stream of events."""
+    def stream(self, part: bytes = b"", content_type: bytes = EVENT_STREAM) -> None:
+        """Begins a stream."""
         self.started = True
-        self._connection.write(_STREAM_HEAD + _framed(part) if part else _STREAM_HEAD)
+        head = (
+            b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n"
+            b"cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n" % content_type
+        )
+        self._connection.write(head + _framed(part) if part else head)
 
     def write(self, part: bytes) -> None:
         self._connection.write(_framed(part))

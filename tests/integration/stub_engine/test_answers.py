@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from dynbranch.stub_engine.engine import StubEngine
-from dynbranch.stub_engine.script import Match, Reply, Rule, ToolCall, rules_from
+from dynbranch.stub_engine.matching import Match
+from dynbranch.stub_engine.script import Reply, Rule, ToolCall, rules_from
 from integration.stub_engine.conftest import HI, Client
 
 LONG = {**HI, "messages": [{"role": "user", "content": "a long prompt of many words " * 20}]}

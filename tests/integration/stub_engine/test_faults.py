@@ -12,7 +12,8 @@ from dynbranch.enginemodel.parameters import BatchParameters, FixedParameters
 from dynbranch.stub_engine.engine import StubEngine
 from dynbranch.stub_engine.faults import Fault, FaultKind
 from dynbranch.stub_engine.generation import Ending
-from dynbranch.stub_engine.script import Match, Reply, Rule, ToolCall
+from dynbranch.stub_engine.matching import Match
+from dynbranch.stub_engine.script import Reply, Rule, ToolCall
 from dynbranch.stub_engine.settings import Flavour, StubSettings
 from integration.stub_engine.conftest import HI, Client, until
 

@@ -1,0 +1,108 @@
+"""Which requests a rule or a fault is for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dynbranch.stub_engine import toy_tokens
+
+
+class ScriptError(ValueError):
+    """A script line that is not one. The message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestView:
+    """What rules and faults look at."""
+
+    path: str
+    body: Mapping[str, Any]
+
+    @property
+    def messages(self) -> list[Any]:
+        found = self.body.get("messages")
+        return [message for message in found if isinstance(message, dict)] if isinstance(found, list) else []
+
+    @property
+    def last_user(self) -> str:
+        """The last message of a user, or the prompt of a completion."""
+        for message in reversed(self.messages):
+            if message.get("role") == "user":
+                return toy_tokens.content_text(message.get("content"))
+        prompt = self.body.get("prompt")
+        return prompt if isinstance(prompt, str) else ""
+
+    @property
+    def tool_names(self) -> frozenset[str]:
+        tools = self.body.get("tools")
+        functions = [tool.get("function") for tool in tools or () if isinstance(tool, dict)]
+        return frozenset(str(one.get("name")) for one in functions if isinstance(one, dict))
+
+    @property
+    def turn(self) -> int:
+        """How many answers of the model the conversation has already."""
+        return sum(message.get("role") == "assistant" for message in self.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Every part that is given must hold. ``last_user`` is the whole text, ``contains`` a part of it,
+    ``regex`` is searched in it. ``tools`` must all be offered. ``turn``: so many answers came before."""
+
+    path: str = ""
+    model: str = ""
+    last_user: str | None = None
+    contains: str = ""
+    regex: str = ""
+    tools: tuple[str, ...] = ()
+    turn: int | None = None
+
+    def fits(self, view: RequestView) -> bool:
+        if self == ANYTHING:
+            return True
+        if self.path and self.path != view.path:
+            return False
+        if self.model and self.model != view.body.get("model"):
+            return False
+        if self.turn is not None and self.turn != view.turn:
+            return False
+        return self._fits_text(view) and (not self.tools or view.tool_names.issuperset(self.tools))
+
+    def _fits_text(self, view: RequestView) -> bool:
+        if self.last_user is None and not self.contains and not self.regex:
+            return True
+        text = view.last_user
+        if self.last_user is not None and text != self.last_user:
+            return False
+        return self.contains in text and (not self.regex or re.search(self.regex, text) is not None)
+
+
+ANYTHING = Match()
+
+
+def match_from(document: Any) -> Match:
+    """Raises ScriptError."""
+    values = checked(document, Match, "match")
+    if "tools" in values:
+        values["tools"] = tuple(values["tools"])
+    try:
+        re.compile(values.get("regex", ""))
+    except re.error as error:
+        raise ScriptError(f"match.regex: {error}") from None
+    return Match(**values)
+
+
+def checked(
+    document: Any, kind: type, what: str, leave_out: frozenset[str] | set[str] = frozenset()
+) -> dict[str, Any]:
+    """The members of a JSON object that a dataclass has. Raises ScriptError for others."""
+    if not isinstance(document, dict):
+        raise ScriptError(f"{what} is not an object")
+    known = {one.name for one in fields(kind)} - leave_out
+    for key in document:
+        if key not in known:
+            raise ScriptError(f"{what} has no {key!r}; it has {', '.join(sorted(known))}")
+    return dict(document)
