@@ -57,7 +57,7 @@ class Generation:
 
     __slots__ = (
         "_asked", "_breaks_at", "_call", "_count", "_deltas", "_fault", "_head", "_host", "_reply", "_sent",
-        "_stuck", "_tail", "answer", "ending", "hit_tokens", "key", "prompt_tokens", "shape",
+        "_streams", "_stuck", "_tail", "answer", "ending", "hit_tokens", "key", "prompt_tokens", "shape",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +85,7 @@ class Generation:
         self._fault = fault
         self._breaks_at = _break_of(fault, answer)
         self._reply = reply
+        self._streams = asked.streaming or self._is_given
         self._sent = 0
         self._count = 0
         self._stuck = False
@@ -93,7 +94,7 @@ class Generation:
 
     @property
     def hears_every_token(self) -> bool:
-        return self._asked.streaming or self._breaks_at is not None
+        return self._streams or self._breaks_at is not None
 
     @property
     def _is_given(self) -> bool:
@@ -106,11 +107,11 @@ class Generation:
 
     def begin(self) -> bool:
         """It is about to be submitted; False: it is not, since it has ended."""
-        if self._asked.streaming:
+        if self._streams:
             self._prepare()
         if self._breaks_at == 0:
             self._break()
-        elif self._asked.streaming and self.shape.head_at_once:
+        elif self._streams and self.shape.head_at_once:
             self._open()
         return self.ending is Ending.RUNNING
 
@@ -141,7 +142,7 @@ class Generation:
         self._count = count if breaks_at is None or self._stuck else min(count, breaks_at)
         if self._stuck:
             return
-        if self._asked.streaming:
+        if self._streams:
             self._send(self._rendered())
         if breaks_at is not None and count >= breaks_at:
             self._break()
@@ -207,7 +208,7 @@ class Generation:
 
     def _end(self, ending: Ending, reason: str) -> None:
         self.ending = ending
-        if not self._asked.streaming:
+        if not self._streams:
             self._call.respond(200, self._whole(reason))
         elif self._is_given:
             self._close_stream(self._rendered() + (_DONE if self._reply.parts is None else b""))
@@ -293,7 +294,7 @@ class Generation:
         self._breaks_at = None
         if self._count >= self.answer.tokens:
             self._end(Ending.FINISHED, self.answer.finish_reason)
-        elif self._asked.streaming:
+        elif self._streams:
             self._send(self._rendered())
 
 

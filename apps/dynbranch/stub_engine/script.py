@@ -28,9 +28,9 @@ class Reply:
     """What the engine says. Without ``text`` and ``tool_calls`` it says its default text.
 
     ``chunks``: the text as it shall be cut in a stream, one a token. ``fault``: what goes wrong with it.
-    ``events``: the stream's events
-    themselves, without framing, in place of everything else. ``gate``: nothing comes before it is set
-    (in-process only).
+    ``events``: the stream's events themselves, without framing, in place of everything else. In-process only:
+    ``parts``, the bytes of the stream, framing and end mark included, under ``content_type``; ``gate``: nothing
+    comes before it is set.
     """
 
     text: str | None = None

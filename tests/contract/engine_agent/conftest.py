@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from contract.engine_agent.stub_engine import StubEngine
+from contract.engine_agent.scripted_stub import llama_server, reply_of
 from dynbranch.clients.engine_agent import GrpcEngineAgent
 from dynbranch.clients.ports import EngineAgent
 from dynbranch.domain.engine import GenerationOrder, ModelDescription
@@ -63,7 +63,7 @@ async def fake_stage(stack: AsyncExitStack) -> Stage:
 async def grpc_stage(stack: AsyncExitStack) -> Stage:
     clock = SystemClock()
     csl = StubCsl(clock)
-    stub = await stack.enter_async_context(StubEngine(slots=SLOTS))
+    stub = await stack.enter_async_context(llama_server(slots=SLOTS))
     engine = OpenAiEngine(OpenAiSettings(stub.url, timeouts=Timeouts(idle_s=20)), clock)
     agent = await stack.enter_async_context(Agent(engine, csl, clock, limits=LIMITS))
     server = GrpcServer("127.0.0.1:0", [service(agent)], clock)
@@ -74,7 +74,7 @@ async def grpc_stage(stack: AsyncExitStack) -> Stage:
     model = (await client.describe(timeout_s=5)).models[0]
 
     def play(script: Script) -> None:
-        stub.script = lambda body: script
+        stub.writer = lambda view: reply_of(script)
 
     return Stage(client, agent, csl, model, play, lambda: stub.running)
 

@@ -9,8 +9,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp import web
-from contract.engine_agent.stub_engine import StubEngine, cut
+from contract.engine_agent.scripted_stub import reply_of
 from dynbranch.domain.engine import Failed, GenerationOrder
 from dynbranch.engine_agent.engines.http import Timeouts
 from dynbranch.engine_agent.engines.openai import OpenAiEngine, OpenAiSettings
@@ -18,6 +17,9 @@ from dynbranch.engine_agent.engines.port import CleanEnd, EngineError, EngineUna
 from dynbranch.engine_agent.engines.probe import Flavour
 from dynbranch.engine_agent.fake import Script, text_chunks
 from dynbranch.runtime.clock import SystemClock
+from dynbranch.stub_engine.engine import StubEngine
+from dynbranch.stub_engine.faults import Fault, FaultKind
+from dynbranch.stub_engine.script import Reply
 from unit.engine_agent.samples import chat_order
 
 ITEMS = text_chunks(("one", "two"))
@@ -50,22 +52,11 @@ async def outcome(
     raise AssertionError("neither an end nor an error")
 
 
-def sse(
-    *events: bytes,
-    status: int = 200,
-    kind: str = "text/event-stream",
-    hang_up: bool = False,
-    retry_after: str | None = None,
-) -> Any:
-    async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        headers = {"content-type": kind} | ({"retry-after": retry_after} if retry_after else {})
-        response = web.StreamResponse(status=status, headers=headers)
-        await response.prepare(request)
-        for event in events:
-            await response.write(event)
-        return cut(request, response) if hang_up else response
-
-    return answer
+def says(
+    stub: StubEngine, *parts: bytes, kind: str = "text/event-stream", fault: Fault | None = None
+) -> None:
+    """The next answers are streams of these very bytes."""
+    stub.writer = lambda view: Reply(parts=parts, content_type=kind, fault=fault)
 
 
 def data(item: bytes) -> bytes:
@@ -77,7 +68,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 async def test_a_good_stream(stub: StubEngine) -> None:
-    stub.raw = sse(b": keep-alive\n\n", *GOOD, DONE)
+    says(stub, b": keep-alive\n\n", *GOOD, DONE)
     async with started(stub) as engine:
         assert await outcome(engine) == (list(ITEMS), CleanEnd())
 
@@ -107,7 +98,8 @@ async def test_a_good_stream(stub: StubEngine) -> None:
     ],
 )
 async def test_a_broken_stream_fails(stub: StubEngine, events: tuple[bytes, ...], hang_up: bool) -> None:
-    stub.raw = sse(*events, hang_up=hang_up)
+    cut = Fault(FaultKind.CUT, after_tokens=len(events))
+    says(stub, *events, fault=cut if hang_up else None)
     async with started(stub) as engine:
         items, failure = await outcome(engine)
     assert isinstance(failure, Failed) and not failure.may_retry
@@ -117,13 +109,13 @@ async def test_a_broken_stream_fails(stub: StubEngine, events: tuple[bytes, ...]
 
 async def test_an_error_chunk_keeps_the_engines_words(stub: StubEngine) -> None:
     error = b'{"error":{"code":400,"message":"no"}}'
-    stub.raw = sse(data(error), DONE)
+    says(stub, data(error), DONE)
     async with started(stub) as engine:
         assert await outcome(engine) == ([], Failed(400, error, may_retry=False))
 
 
 async def test_an_answer_that_is_no_stream(stub: StubEngine) -> None:
-    stub.raw = sse(b'{"choices":[]}', kind="application/json")
+    says(stub, b'{"choices":[]}', kind="application/json")
     async with started(stub) as engine:
         _, failure = await outcome(engine)
     assert isinstance(failure, Failed) and b"application/json" in failure.body
@@ -133,7 +125,7 @@ async def test_an_answer_that_is_no_stream(stub: StubEngine) -> None:
     ("status", "may_retry"), [(400, False), (404, False), (429, True), (500, False), (503, True)]
 )
 async def test_a_refusal_keeps_status_body_and_type(stub: StubEngine, status: int, may_retry: bool) -> None:
-    stub.raw = sse(b"<b>no</b>", status=status, kind="text/html")
+    stub.faults.add(Fault(FaultKind.STATUS, status=status, body="<b>no</b>", content_type="text/html"))
     async with started(stub) as engine:
         _, failure = await outcome(engine)
     assert failure == Failed(status, b"<b>no</b>", may_retry, "text/html")
@@ -141,18 +133,14 @@ async def test_a_refusal_keeps_status_body_and_type(stub: StubEngine, status: in
 
 @pytest.mark.parametrize("advice", ["17", "Fri, 31 Dec 1999 23:59:59 GMT"])
 async def test_a_refusal_says_when_to_come_back(stub: StubEngine, advice: str) -> None:
-    stub.raw = sse(b"{}", status=429, retry_after=advice)
+    stub.faults.add(Fault(FaultKind.STATUS, status=429, retry_after_s=advice))
     async with started(stub) as engine:
         _, failure = await outcome(engine)
     assert isinstance(failure, Failed) and failure.retry_after == advice
 
 
 async def test_an_engine_that_falls_silent(stub: StubEngine) -> None:
-    async def silent(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        await asyncio.sleep(60)
-        raise AssertionError("cancelled before")
-
-    stub.raw = silent
+    stub.faults.add(Fault(FaultKind.HANG))
     engine = OpenAiEngine(OpenAiSettings(stub.url, timeouts=Timeouts(idle_s=0.1)), SystemClock())
     _, failure = await outcome(engine)
     await engine.close()
@@ -172,7 +160,8 @@ async def test_no_engine_at_all(stub: StubEngine) -> None:
 
 
 async def test_closing_a_run_closes_the_engines_stream(stub: StubEngine) -> None:
-    stub.script = lambda body: Script(text_chunks([str(i) for i in range(10_000)]), between_s=0.001)
+    script = Script(text_chunks([str(i) for i in range(10_000)]), between_s=0.001)
+    stub.writer = lambda view: reply_of(script)
     async with started(stub) as engine:
         async with aclosing(engine.run(chat_order())) as stream:
             await anext(stream)
@@ -185,7 +174,7 @@ async def test_closing_a_run_closes_the_engines_stream(stub: StubEngine) -> None
 async def test_keys_and_forwarded_headers(stub: StubEngine) -> None:
     async with started(stub, api_key="configured") as engine:
         await outcome(engine)
-        assert stub.headers[-1]["authorization"] == "Bearer configured"
+        assert stub.requests[-1].headers["authorization"] == "Bearer configured"
         order = chat_order()
         forwarded = GenerationOrder(
             order.generation_id,
@@ -197,7 +186,10 @@ async def test_keys_and_forwarded_headers(stub: StubEngine) -> None:
             forward_headers=(("authorization", "Bearer theirs"), ("x-trace", "1")),
         )
         await outcome(engine, forwarded)
-    assert stub.headers[-1]["authorization"] == "Bearer theirs" and stub.headers[-1]["x-trace"] == "1"
+    assert (
+        stub.requests[-1].headers["authorization"] == "Bearer theirs"
+        and stub.requests[-1].headers["x-trace"] == "1"
+    )
     assert stub.bodies[-1] == order.body
 
 

@@ -12,10 +12,11 @@ from contextlib import aclosing, asynccontextmanager
 
 import grpc
 import pytest
-from contract.engine_agent.stub_engine import StubEngine
+from contract.engine_agent.scripted_stub import reply_of
 from dynbranch.clients.engine_agent import GrpcEngineAgent
 from dynbranch.domain.engine import Completed, GenerationEnd, GenerationOrder
 from dynbranch.engine_agent.fake import Script, text_chunks
+from dynbranch.stub_engine.engine import StubEngine
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from unit.engine_agent.samples import chat_order
 
@@ -66,7 +67,7 @@ async def ended(client: GrpcEngineAgent, order: GenerationOrder) -> GenerationEn
 
 async def test_a_process_serves_and_drains_when_told_to_stop(stub: StubEngine) -> None:
     gate = asyncio.Event()
-    stub.script = lambda body: Script(text_chunks(("a",)), gate=gate)
+    stub.writer = lambda view: reply_of(Script(text_chunks(("a",)), gate=gate))
     async with process(KIND="openai", ENGINE_URL=stub.url) as child:
         address = await address_of(child)
         client = GrpcEngineAgent(address)
