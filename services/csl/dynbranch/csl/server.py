@@ -51,9 +51,7 @@ class CslServicer(CslServiceServicer):
     async def _demand(self, request: pb.DemandRequest, caller: Context | None) -> pb.DemandResponse:
         """``caller``: the span that asks, where it is not the current one."""
         demand = wire.demand_in(request)
-        with self._tracer.start_as_current_span(
-            telemetry.SPAN_CSL_DEMAND, context=caller, kind=_SERVER
-        ) as span:
+        with telemetry.span(self._tracer, telemetry.SPAN_CSL_DEMAND, context=caller, kind=_SERVER) as span:
             outcome = await self._shell.demand(demand)
             if span.is_recording():
                 span.set_attribute("dynbranch.name", demand.name.hex())
@@ -63,9 +61,7 @@ class CslServicer(CslServiceServicer):
 
     async def _commit(self, request: pb.CommitRequest, caller: Context | None) -> pb.CommitResponse:
         commit = wire.commit_in(request)
-        with self._tracer.start_as_current_span(
-            telemetry.SPAN_CSL_COMMIT, context=caller, kind=_SERVER
-        ) as span:
+        with telemetry.span(self._tracer, telemetry.SPAN_CSL_COMMIT, context=caller, kind=_SERVER) as span:
             outcome = await self._shell.commit(commit)
             if span.is_recording():
                 span.set_attribute("dynbranch.name", commit.lease.name.hex())
@@ -83,7 +79,7 @@ class CslServicer(CslServiceServicer):
 
     async def Write(self, request: pb.WriteRequest, context: Any) -> pb.WriteResponse:
         records, reporter = wire.write_in(request)
-        with self._tracer.start_as_current_span(telemetry.SPAN_WRITE, kind=_SERVER) as span:
+        with telemetry.span(self._tracer, telemetry.SPAN_WRITE, kind=_SERVER) as span:
             result = await self._shell.write(records, reporter=reporter)
             if span.is_recording():
                 span.set_attribute("dynbranch.write.records", len(records))

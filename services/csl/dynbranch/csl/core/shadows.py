@@ -63,12 +63,13 @@ class Shadows:
     def to_sweep(self, now: UnixMs, at_most: int) -> list[Name]:
         """Lost and expired ones. Those returned come back at the next call if they are still there."""
         found = list(self._lost)[:at_most]
-        passed: list[tuple[UnixMs, Name]] = []
+        # A name may stand there twice: it was a shadow before, with the same expiry.
+        passed: dict[tuple[UnixMs, Name], None] = {}
         while self._expiries and self._expiries[0][0] <= now and len(found) + len(passed) < at_most:
             expiry = heapq.heappop(self._expiries)
             row = self._rows.get(expiry[1])
             if row is not None and row.expires == expiry[0] and not row.lost:
-                passed.append(expiry)
+                passed[expiry] = None
         for expiry in passed:
             heapq.heappush(self._expiries, expiry)
         return [*found, *(name for _, name in passed)]
