@@ -146,6 +146,7 @@ class Hits:
             touches = started < end and started + ms / 1000 > begin
             (during if touches else outside).append(ms)
         return {
+            "requests": seen.requests,
             "invalidated": invalidated,
             "write_s": acknowledged - begin,
             "cleaned_s": end - begin,
@@ -231,15 +232,12 @@ def failures(rounds: list[Round]) -> tuple[str, ...]:
     """What would make the figures speak of something else than hits and cascades."""
     wrong: list[str] = []
     for number, one in enumerate(rounds):
-        for part in (
-            one["alone"]["dynbranch"],
-            one["crowd"]["dynbranch"],
-            *one["large"].values(),
-            one["cascade"],
-        ):
-            outcomes = part["outcomes"]
-            if outcomes.get("hit", 0) < _FEWEST_HITS * sum(outcomes.values()) or not outcomes:
-                wrong.append(f"round {number}: too many answers were no hits: {outcomes}")
+        parts = {kind: one[kind] for kind in ("alone", "crowd", "large")}
+        flat = {f"{kind}, {name}": seen for kind, part in parts.items() for name, seen in part.items()}
+        for what, seen in {**flat, "cascade": one["cascade"]}.items():
+            if seen["outcomes"].get("hit", 0) < _FEWEST_HITS * seen["requests"]:
+                outcomes = f"{seen['outcomes']} of {seen['requests']}"
+                wrong.append(f"round {number}, {what}: too many answers were no hits: {outcomes}")
         if one["cascade"]["invalidated"] != DEPENDANTS:
             wrong.append(f"round {number}: the write felled {one['cascade']['invalidated']} entries")
         if one["cascade"]["hits_during"] < _FEWEST_DURING:

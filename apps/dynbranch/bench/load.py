@@ -22,6 +22,8 @@ import httptools
 import uvloop
 
 _OUTCOME = b"x-dynbranch-outcome"
+_LITELLM_CACHED = b"x-litellm-cache-key"
+"""LiteLLM names the key of an answer from its cache, and of no other."""
 _SPREAD_S = 1.0
 _HEAD_EVENTS, _TAIL_EVENTS = 2, 3
 """Events of a stream that announce or end it: their distance says nothing about tokens."""
@@ -67,7 +69,7 @@ class Seen:
     """One number per answer, in the order in which they ended; ``gaps_ms`` one per token but the first.
 
     ``errors`` counts answers other than 200 by status, and connections that were lost; ``outcomes`` counts
-    what DynBranch said of its answers.
+    what DynBranch or LiteLLM said of its answers.
     """
 
     seconds: float = 0.0
@@ -140,6 +142,8 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if name == _OUTCOME:
             self._answer.outcome = value.decode("ascii")
+        elif name == _LITELLM_CACHED:
+            self._answer.outcome = "hit"
 
     def on_headers_complete(self) -> None:
         self._answer.status = self._parser.get_status_code()

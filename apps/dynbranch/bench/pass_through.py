@@ -24,7 +24,7 @@ from dynbranch.demo.stack import Stack
 ROUNDS = 6
 STORELESS_ROUNDS = 5
 ALONE_S, CROWD_S, STORELESS_S = 1.2, 2.0, 5.0
-CROWD, STORELESS_CROWD = 32, 4
+CROWD, STORELESS_CROWD = 32, 1
 STREAMS, STREAM_TOKENS = 32, 200
 _WARM_S = 0.7
 _APART = 10_000_000
@@ -54,6 +54,7 @@ def measure(tell: Tell, *, rounds: int = ROUNDS, storeless_rounds: int = STORELE
             "conditions": prompts.CONDITIONS
             | {"cores": "one measured, one for load and engine" if stand.cores.load else "one for all"},
             "litellm": [] if missing else versions(LITELLM),
+            "store_down_conditions": f"{STORELESS_CROWD} client for {STORELESS_S} s from the moment on",
             "rounds": seen,
             "store_down": storeless,
         }

@@ -65,16 +65,22 @@ def test_without_litellm_its_figures_are_not_there() -> None:
 
 
 def _hits(outcomes: dict[str, int], p50_ms: float = 1.0) -> dict[str, Any]:
-    return _prices(p50_ms) | {"first_byte_p50_ms": p50_ms, "outcomes": outcomes}
+    return _prices(p50_ms) | {"first_byte_p50_ms": p50_ms, "outcomes": outcomes, "requests": 100}
 
 
 def _hit_round(cascade: dict[str, Any] | None = None) -> dict[str, Any]:
-    whole = {"dynbranch": _hits({"hit": 100}), "litellm": _hits({}, 8.0)}
-    felled = {"outcomes": {"hit": 200}, "hits_during": 90, "invalidated": hit_path.DEPENDANTS, "p99_ms": 9.0}
+    whole = {"dynbranch": _hits({"hit": 100}), "litellm": _hits({"hit": 100}, 8.0)}
+    felled = {
+        "requests": 200,
+        "outcomes": {"hit": 200},
+        "hits_during": 90,
+        "invalidated": hit_path.DEPENDANTS,
+        "p99_ms": 9.0,
+    }
     return {
         "alone": whole,
         "crowd": whole,
-        "large": {"plain": _hits({"hit": 9}), "stream": _hits({"hit": 9}, 1.25)},
+        "large": {"plain": _hits({"hit": 100}), "stream": _hits({"hit": 99}, 1.25)},
         "cascade": felled | (cascade or {}),
     }
 
