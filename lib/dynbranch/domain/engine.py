@@ -136,7 +136,9 @@ class GenerationEvents:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """What an agent reports of its engine. The engine's own counts are None where it has none."""
+    """What an agent reports of its engine. ``running`` and ``waiting`` are its own generations; ``engine_…``
+    those of everyone who uses the engine, by its report and what the agent knows to be there now; None where
+    it has no count. ``fills``: slots with what nobody waits for yet."""
 
     revision: int
     ready: bool

@@ -777,7 +777,9 @@ class WatchOccupancyResponse(_message.Message):
     """Own accounting."""
     waiting: _builtins.int
     engine_running: _builtins.int
-    """The engine's own count; absent where it has none."""
+    """On the engine, of everyone who uses it: its own report, fused with what the agent knows to be there now.
+    Absent where the engine has no count.
+    """
     engine_waiting: _builtins.int
     kv_used_share: _builtins.float
     fills: _builtins.int

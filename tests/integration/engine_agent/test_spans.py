@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
@@ -80,3 +81,21 @@ async def test_a_failure_is_an_error_span(provider: tuple[TracerProvider, Kept])
     span = kept.named("generate")
     assert span.status.status_code is StatusCode.ERROR
     assert dict(span.attributes or {})["dynbranch.outcome"] == "failed"
+
+
+async def test_an_aborts_span_says_how_long_the_engine_took_to_let_go(
+    provider: tuple[TracerProvider, Kept],
+) -> None:
+    _, kept = provider
+    async with FakeEngineAgent() as fake:
+        fake.engine.writer = lambda order: Script(gate=asyncio.Event())
+        order = chat_order()
+        events = fake.generate(order, idle_s=5)
+        task = asyncio.ensure_future(anext(events))
+        while not fake.engine.running:
+            await asyncio.sleep(0)
+        await fake.abort(order.generation_id, reason="enough", timeout_s=5)
+        await task
+        await events.aclose()
+    attributes = dict(kept.named("generate").attributes or {})
+    assert attributes["dynbranch.outcome"] == "aborted" and attributes["dynbranch.abort_ms"] >= 0

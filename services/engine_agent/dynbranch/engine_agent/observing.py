@@ -106,8 +106,8 @@ class GenerationSpans:
     def commit(self, generation: GenerationId) -> AbstractContextManager[Span]:
         """The ``csl.commit`` span, a child of the generation's."""
         parent = set_span_in_context(self._open.get(generation, INVALID_SPAN), Context())
-        return self._tracer.start_as_current_span(
-            telemetry.SPAN_CSL_COMMIT, context=parent, kind=telemetry.SpanKind.CLIENT
+        return telemetry.span(
+            self._tracer, telemetry.SPAN_CSL_COMMIT, context=parent, kind=telemetry.SpanKind.CLIENT
         )
 
     def close(self) -> None:
@@ -158,6 +158,10 @@ def _end_attributes(generation: Generation) -> dict[str, Any]:
         attributes["dynbranch.commit"] = generation.end.commit
     if generation.started_at is not None:
         attributes["dynbranch.wait_ms"] = (generation.started_at - generation.admitted_at) * 1000
+        if isinstance(generation.end, Aborted) and generation.terminal_at is not None:
+            ran_ms = (generation.terminal_at - generation.started_at) * 1000
+            # Until then it ran; from then on the engine was asked to let go, and did.
+            attributes["dynbranch.abort_ms"] = ran_ms - generation.execution_ms
         if generation.first_item_at is not None:
             first_s = generation.first_item_at - generation.started_at
             attributes[telemetry.GEN_AI_RESPONSE_TIME_TO_FIRST_CHUNK] = first_s

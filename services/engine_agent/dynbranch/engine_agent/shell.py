@@ -54,12 +54,12 @@ from dynbranch.engine_agent.core.registry import ENGINE_LOST_BODY, Generation, L
 from dynbranch.engine_agent.engines.port import (
     CleanEnd,
     Engine,
-    EngineCounts,
     EngineError,
     EngineFacts,
     EngineUnavailable,
 )
 from dynbranch.engine_agent.following import Follower, events_of
+from dynbranch.engine_agent.looking import Looks
 from dynbranch.engine_agent.observing import AgentMetrics, GenerationSpans
 from dynbranch.engine_agent.orders import prepare
 from dynbranch.engine_agent.waiting import set_within
@@ -75,8 +75,6 @@ Wakes = Callable[[], None]
 MAX_ATTACH_WAIT_S = 0.05
 MAX_ATTACH_WAITERS = 1024
 ABORT_POLL_S = 0.005
-COUNTS_AGE_S = 0.05
-"""Many watchers share one look at the engine."""
 LARGE_LOG_ITEMS = 256
 """A log of this size is made compact beside the event loop."""
 
@@ -148,8 +146,7 @@ class Agent:
         self._idle = asyncio.Event()
         self._retime = asyncio.Event()
         self._timed_for: Instant | None = None
-        self._counts = EngineCounts()
-        self._counted_at: Instant | None = None
+        self._looks = Looks(engine, self.registry.slots, clock)
         self._closing = False
 
     # ---- its own life ----
@@ -429,7 +426,6 @@ class Agent:
                 counts = await self._engine.counts()
             except EngineUnavailable:
                 return True  # an engine that is gone holds no slot
-            self._counts, self._counted_at = counts, self._clock.now()
             if counts.running is None:
                 return True
             if others is None:
@@ -496,23 +492,18 @@ class Agent:
         return Level.SOURCED
 
     async def _occupancy(self) -> Occupancy:
-        now = self._clock.now()
-        if self._counted_at is None or now - self._counted_at >= COUNTS_AGE_S:
-            self._counted_at = now
-            try:
-                self._counts = await self._engine.counts()
-            except EngineUnavailable:
-                self._counts = EngineCounts()
-        counts, slots = self._counts, self.registry.slots
+        view, slots = await self._looks.view(), self.registry.slots
+        at_engine = view.fused(slots.used)
         return Occupancy(
             revision=self._state.revision,
             ready=not self._not_ready_reason(),
             slots=self._state.facts.slots,
             running=slots.used,
             waiting=len(slots.waiting),
-            engine_running=counts.running,
-            engine_waiting=counts.waiting,
-            kv_used_share=counts.kv_used_share,
+            engine_running=None if at_engine is None else at_engine[0],
+            engine_waiting=None if at_engine is None else at_engine[1],
+            kv_used_share=view.kv_used_share,
+            fills=self.registry.fills,
         )
 
     def _busy(self) -> int:

@@ -23,6 +23,12 @@ class Slots:
     total: int
     held: dict[GenerationId, int] = field(default_factory=dict)
     waiting: OrderedDict[GenerationId, int] = field(default_factory=OrderedDict)
+    peak: int = 0
+
+    def take_peak(self) -> int:
+        """The most that were used since this was asked last; counting begins anew."""
+        peak, self.peak = max(self.peak, self.used), self.used
+        return peak
 
     @property
     def used(self) -> int:
@@ -45,6 +51,7 @@ class Slots:
     def occupy(self, generation: GenerationId) -> None:
         width = self.waiting.pop(generation)
         self.held[generation] = min(width, self.total)
+        self.peak = max(self.peak, self.used)
 
     def release(self, generation: GenerationId) -> None:
         if self.held.pop(generation, None) is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import assert_never
 
-from dynbranch.domain.engine import Aborted, Completed, Failed, GenerationEnd, GenerationOrder
+from dynbranch.domain.engine import Aborted, Completed, Failed, GenerationEnd, GenerationOrder, WorkClass
 from dynbranch.domain.errors import Conflict, NotFound, NotReady
 from dynbranch.domain.ids import GenerationId, Instant
 from dynbranch.engine_agent.core.ledger import Leases, Slots
@@ -117,6 +117,14 @@ class Registry:
     def open_count(self) -> int:
         """Generations that are not over."""
         return len(self.generations) - len(self.finished)
+
+    @property
+    def fills(self) -> int:
+        """Slots that hold what nobody waits for yet: fills and drafts."""
+        held = self.slots.held.items()
+        return sum(
+            width for id_, width in held if self.generations[id_].order.work is not WorkClass.CANONICAL
+        )
 
     def next_deadline(self) -> Instant | None:
         """When ``Ticked`` is due next; None: nothing waits for time to pass."""
