@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 
 from dynbranch.domain.errors import DomainError
 from dynbranch.gateway.edge.exchange import ClientGone, Exchange, Receive, Scope, Send
@@ -85,12 +84,12 @@ class App:
     async def _route(self, exchange: Exchange) -> None:
         route, rest = self._routes.find(exchange.method, exchange.path)
         exchange.check_headers()
-        async with AsyncExitStack() as stack:
-            if route.guard is not Guard.OPEN:
-                self._tenants.of(exchange.headers)
-            if route.guard is Guard.SERVED:
-                stack.enter_context(self._in_flight.admitted(exchange))
-                await stack.enter_async_context(exchange.attended())
+        if route.guard is not Guard.OPEN:
+            self._tenants.of(exchange.headers)
+        if route.guard is Guard.SERVED:
+            with self._in_flight.admitted(exchange):
+                await exchange.attended(route.handler(exchange, rest))
+        else:
             await route.handler(exchange, rest)
 
     async def _failed(self, exchange: Exchange, error: ErrorResponse, code: str) -> None:

@@ -197,7 +197,7 @@ class Conductor:
             may_hit=stage.may_hit,
         )
         started = self._clock.now()
-        with self._tracer.start_as_current_span(telemetry.SPAN_CSL_DEMAND, kind=SpanKind.CLIENT) as span:
+        with telemetry.span(self._tracer, telemetry.SPAN_CSL_DEMAND, kind=SpanKind.CLIENT) as span:
             answer = await self._registrar.demand(demand)
             if span.is_recording():
                 _describe_answer(span, answer)
@@ -349,7 +349,7 @@ class _Run:
 
     async def _follow(self, span_name: str, generation: GenerationRef, opening: Any) -> lives.Event:
         address = generation.agent_address
-        with self._conductor.tracer.start_as_current_span(span_name, kind=SpanKind.CLIENT) as span:
+        with telemetry.span(self._conductor.tracer, span_name, kind=SpanKind.CLIENT) as span:
             if span.is_recording():
                 span.set_attribute("dynbranch.generation_id", generation.generation_id.hex())
                 span.set_attribute("server.address", address)

@@ -52,8 +52,8 @@ class Agent:
     tried: bool = False
     silent: bool = False
     slots: int = 0
-    waiting: set[asyncio.Timeout] = field(default_factory=set)
-    """Whoever waits for this agent's next message."""
+    listening: set[_Listening] = field(default_factory=set)
+    """Whoever follows a generation there."""
 
     @property
     def bypass_url(self) -> str:
@@ -219,13 +219,23 @@ class Directory:
         """The events as long as their agent is heard of. Raises Unreachable when it falls silent."""
         agent = self._agents.get(address)
         async with aclosing(events):
-            while agent is None or not agent.silent:
-                message = await (anext(events, None) if agent is None else _next_heard(agent, events))
-                if message is None:
-                    return
-                if agent is not None and (message.items or message.end is not None):
-                    agent.load.speak(self._clock.now())
-                yield message
+            if agent is None:
+                async for message in events:
+                    yield message
+                return
+            listening = _Listening()
+            agent.listening.add(listening)
+            try:
+                while not agent.silent:
+                    try:
+                        message = await listening.to(events)
+                    except StopAsyncIteration:
+                        return
+                    if message.items or message.end is not None:
+                        agent.load.speak(self._clock.now())
+                    yield message
+            finally:
+                agent.listening.discard(listening)
         raise Unreachable("it is silent")
 
     def suspect(self, address: str, trouble: str) -> None:
@@ -244,9 +254,8 @@ class Directory:
     def _lose(self, agent: Agent) -> None:
         agent.silent = True
         self.suspect(agent.address, f"silent for {self._silence_s} s")
-        now = asyncio.get_running_loop().time()
-        for waiting in agent.waiting:
-            waiting.reschedule(now)
+        for listening in agent.listening:
+            listening.give_up()
 
     def _hear(self, agent: Agent, *, ready: bool) -> None:
         if not ready:
@@ -299,15 +308,30 @@ class Directory:
         agent.slots = report.slots
 
 
-async def _next_heard(agent: Agent, events: AsyncGenerator[GenerationEvents]) -> GenerationEvents | None:
-    waiting = asyncio.timeout(None)
-    try:
-        async with waiting:
-            agent.waiting.add(waiting)
-            try:
-                return await anext(events, None)
-            finally:
-                agent.waiting.discard(waiting)
-    except TimeoutError:
-        assert waiting.expired()
-        raise Unreachable("it fell silent") from None
+class _Listening:
+    """One who follows a generation, and can be told in the middle of waiting that nothing will come."""
+
+    __slots__ = ("_gave_up", "_task", "_waits")
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._waits = False
+        self._gave_up = False
+
+    def give_up(self) -> None:
+        if self._waits and not self._gave_up and self._task is not None:
+            self._gave_up = True
+            self._task.cancel()
+
+    async def to(self, events: AsyncGenerator[GenerationEvents]) -> GenerationEvents:
+        """The next message. Raises Unreachable when given up, StopAsyncIteration at the end."""
+        self._task, self._waits = asyncio.current_task(), True
+        try:
+            return await anext(events)
+        except asyncio.CancelledError:
+            # As asyncio.timeout does, which costs more than the message: who else cancelled goes first.
+            if self._gave_up and self._task is not None and self._task.uncancel() <= 0:
+                raise Unreachable("it fell silent") from None
+            raise
+        finally:
+            self._waits = False

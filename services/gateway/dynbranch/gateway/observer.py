@@ -74,12 +74,13 @@ class Observer:
         self._reporter = reporter
         self._clock = clock
         self._tracer = telemetry.tracer("dynbranch.gateway")
+        self._counted: dict[tuple[str, str, bool], tuple[Counter, Histogram]] = {}
 
     @contextmanager
     def arrival(self, account: Account, kind: str, headers: Mapping[str, str]) -> Iterator[Span]:
         """The span of one arrival, and its outcome when it ends, however it ends."""
-        with self._tracer.start_as_current_span(
-            telemetry.SPAN_ARRIVAL, context=telemetry.extract(headers), kind=SpanKind.SERVER
+        with telemetry.span(
+            self._tracer, telemetry.SPAN_ARRIVAL, context=telemetry.extract(headers), kind=SpanKind.SERVER
         ) as span:
             served = False
             try:
@@ -105,8 +106,9 @@ class Observer:
     def _ended(self, account: Account, kind: str, span: Span) -> None:
         latency_ms = account.exchange.elapsed_ms()
         outcome = account.outcome.value
-        self._metrics.requests.labels(kind, outcome, str(account.failed).lower()).inc()
-        self._metrics.latency.labels(kind, outcome).observe(latency_ms / 1000)
+        requests, latency = self._labelled(kind, outcome, failed=account.failed)
+        requests.inc()
+        latency.observe(latency_ms / 1000)
         if account.saved_ms:
             self._metrics.saved_ms.inc(account.saved_ms)
         if account.exchange.gone:
@@ -116,6 +118,16 @@ class Observer:
             _describe(span, account, counts)
         if self._reporter is not None and account.arrived:
             self._reporter.report(self._outcome(account, outcome, latency_ms, counts))
+
+    def _labelled(self, kind: str, outcome: str, *, failed: bool) -> tuple[Counter, Histogram]:
+        """Finding a metric by its labels costs more than counting."""
+        found = self._counted.get((kind, outcome, failed))
+        if found is None:
+            found = self._counted[kind, outcome, failed] = (
+                self._metrics.requests.labels(kind, outcome, str(failed).lower()),
+                self._metrics.latency.labels(kind, outcome),
+            )
+        return found
 
     def _outcome(
         self, account: Account, outcome: str, latency_ms: float, counts: dict[str, Any]

@@ -38,7 +38,7 @@ class SseParser:
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Raises MalformedStream when a line or an event is longer than allowed."""
-        if not self._tail and not self._data and not self._at_start and not self._event:
+        if not self._tail and not self._data and not self._event:
             plain = self._plain(chunk)
             if plain is not None:
                 return plain
@@ -67,7 +67,7 @@ class SseParser:
         events = chunk[len(_DATA) : -2].split(b"\n\n" + _DATA)
         if any(b"\n" in event for event in events):
             return None
-        self._skip_lf = False
+        self._at_start = self._skip_lf = False
         return [SseEvent(event) for event in events]
 
     def _lines(self) -> list[SseEvent]:

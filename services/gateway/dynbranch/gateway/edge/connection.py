@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import httptools
+from dynbranch.gateway.edge.exchange import Leave
 from dynbranch.gateway.protocols.errors import JSON, error_body
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -46,6 +47,7 @@ class Connection(HttpToolsProtocol):
         self._policy = policy
         self._told = refused
         self._running: RequestResponseCycle | None = None
+        self._leave = Leave()
         self._head_since: float | None = None
         self._linger_since: float | None = None
         self._refusal: bytes | None = None
@@ -81,6 +83,7 @@ class Connection(HttpToolsProtocol):
         if running is not None and not running.response_complete:
             running.disconnected = True
             running.message_event.set()
+            self._leave.tell()
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
@@ -154,7 +157,8 @@ class Connection(HttpToolsProtocol):
             self._head_since = self.loop.time()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
+        self._running, self._leave = cycle, Leave()
+        cast(dict[str, Any], cycle.scope)[Leave.KEY] = self._leave
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:

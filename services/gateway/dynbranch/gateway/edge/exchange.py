@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from dynbranch.domain.ids import Instant
@@ -44,6 +44,30 @@ class Room(Protocol):
     def take(self, counted_bytes: int, /) -> None: ...
 
     def give(self, counted_bytes: int, /) -> None: ...
+
+
+class Leave:
+    """How a connection tells the request that runs on it that its client has left."""
+
+    KEY = "dynbranch.leave"
+    """Where it stands in the scope of a request."""
+
+    __slots__ = ("_call", "_has_left")
+
+    def __init__(self) -> None:
+        self._call: Callable[[], None] | None = None
+        self._has_left = False
+
+    def tell(self) -> None:
+        self._has_left = True
+        if self._call is not None:
+            self._call()
+
+    def when_told(self, call: Callable[[], None]) -> None:
+        """``call`` is called once, at once if the client has left already."""
+        self._call = call
+        if self._has_left:
+            call()
 
 
 class ClientGone(Exception):
@@ -87,9 +111,11 @@ class Exchange:
         self._room = room
         self._free_body_bytes = free_body_bytes
         self._taken_bytes = 0
+        self._body_bytes = 0
         self.body_read = False
         self.body_failure: ApiError | None = None
         self._held = False
+        self._leave: Leave | None = scope.get(Leave.KEY)
         self._worker: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -104,19 +130,24 @@ class Exchange:
 
     def check_headers(self) -> None:
         """Raises ApiError for headers that no honest client sends."""
-        if sum(len(name) + len(value) for name, value in self.raw_headers) > MAX_HEADER_BYTES:
-            raise ApiError(431, "The headers are too large.", code="headers_too_large")
-        for name, times in Counter(name.lower() for name, _ in self.raw_headers).items():
-            if times > 1 and name in _ONCE:
-                raise ApiError(400, f"The header {name.decode()} came {times} times.", code="repeated_header")
+        size, once = 0, []
         for name, value in self.raw_headers:
-            if name.lower().startswith(_OURS) and not value.isascii():
+            size += len(name) + len(value)
+            lower = name.lower()
+            if lower in _ONCE:
+                once.append(lower)
+            if lower.startswith(_OURS) and not value.isascii():
                 raise ApiError(
                     400,
                     f"The header {name.decode('latin-1')} holds bytes that are not ASCII. "
                     "Percent-encode them: é is %C3%A9.",
                     code="header_not_ascii",
                 )
+        if size > MAX_HEADER_BYTES:
+            raise ApiError(431, "The headers are too large.", code="headers_too_large")
+        if len(once) != len(set(once)):
+            name, times = Counter(once).most_common(1)[0]
+            raise ApiError(400, f"The header {name.decode()} came {times} times.", code="repeated_header")
         length = self.headers.get("content-length", "0")
         if not length.isdecimal():
             raise ApiError(400, "The content-length is not a number.", code="invalid_content_length")
@@ -128,27 +159,30 @@ class Exchange:
     async def body_parts(self, within_s: float) -> AsyncIterator[bytes]:
         """The body as it comes, each part within a time. Raises ApiError (413 beyond the limit, 408) and
         ClientGone."""
-        total, more = 0, not self.body_read
-        while more:
+        while not self.body_read:
             try:
                 async with asyncio.timeout(within_s):
-                    message = await self._receive()
+                    part = await self._next_part()
             except TimeoutError:
                 self.body_failure = self._too_slow()
                 raise self.body_failure from None
-            if message["type"] == "http.disconnect":
-                self.drop()
-                raise ClientGone
-            part: bytes = message.get("body", b"")
-            more = message.get("more_body", False)
-            total += len(part)
-            if total > self._max_body_bytes:
-                self.body_failure = self._too_large()
-                raise self.body_failure
             if part:
                 yield part
-        self.body_read = True
-        self._start_watch()
+
+    async def _next_part(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.drop()
+            raise ClientGone
+        part: bytes = message.get("body", b"")
+        self._body_bytes += len(part)
+        if self._body_bytes > self._max_body_bytes:
+            self.body_failure = self._too_large()
+            raise self.body_failure
+        if not message.get("more_body", False):
+            self.body_read = True
+            self._start_watch()
+        return part
 
     @property
     def has_body(self) -> bool:
@@ -156,15 +190,15 @@ class Exchange:
 
     async def read_body(self, within_s: float) -> bytes:
         """The whole body, which counts until ``put_down``. Raises ApiError (413, 408, 503) and ClientGone."""
-        body = bytearray()
+        parts: list[bytes] = []
         try:
             async with asyncio.timeout(within_s):
-                async for part in self.body_parts(within_s):
-                    body += part
-                    self._count(len(body) - self._free_body_bytes)
+                while not self.body_read:
+                    parts.append(await self._next_part())
+                    self._count(self._body_bytes - self._free_body_bytes)
         except TimeoutError:
             raise self._too_slow() from None
-        return bytes(body)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _count(self, counted_bytes: int) -> None:
         if counted_bytes > self._taken_bytes:
@@ -184,16 +218,15 @@ class Exchange:
 
     # -- the client's leave --------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def attended(self) -> AsyncIterator[None]:
-        """Within, the running task is cancelled when the client leaves; ``gone`` tells that from a shutdown.
+    async def attended(self, work: Awaitable[None]) -> None:
+        """Does the work, which is cancelled when the client leaves; ``gone`` tells that from a shutdown.
 
         While the body is still coming, the leave shows there.
         """
         self._worker = asyncio.current_task()
         self._start_watch()
         try:
-            yield
+            await work
         finally:
             self._worker = None
             if self._watcher is not None:
@@ -201,7 +234,12 @@ class Exchange:
                 await asyncio.wait((self._watcher,))
 
     def _start_watch(self) -> None:
-        if self.body_read and self._worker is not None and self._watcher is None:
+        if not self.body_read or self._worker is None:
+            return
+        if self._leave is not None:
+            self._leave.when_told(self._client_left)
+        elif self._watcher is None:
+            # A server that does not tell by itself has to be asked, by a task of its own.
             self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="client-leave")
 
     @contextmanager
@@ -222,6 +260,9 @@ class Exchange:
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._client_left()
+
+    def _client_left(self) -> None:
         if not self.finished:
             self.drop()
 

@@ -64,8 +64,11 @@ class StoreEndpoints:
         csl = self._store()
         with (
             exchange.held(),
-            self._tracer.start_as_current_span(
-                telemetry.SPAN_WRITE, context=telemetry.extract(exchange.headers), kind=SpanKind.SERVER
+            telemetry.span(
+                self._tracer,
+                telemetry.SPAN_WRITE,
+                context=telemetry.extract(exchange.headers),
+                kind=SpanKind.SERVER,
             ) as span,
         ):
             span.set_attribute("dynbranch.write.records", len(records))
