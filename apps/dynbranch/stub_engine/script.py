@@ -29,8 +29,8 @@ class Reply:
 
     ``chunks``: the text as it shall be cut in a stream, one a token. ``fault``: what goes wrong with it.
     ``events``: the stream's events themselves, without framing, in place of everything else. In-process only:
-    ``parts``, the bytes of the stream, framing and end mark included, under ``content_type``; ``gate``: nothing
-    comes before it is set.
+    ``parts``, the bytes of the stream, framing and end mark included, under ``content_type``; ``gate``:
+    nothing comes before it is set.
     """
 
     text: str | None = None
