@@ -99,23 +99,21 @@ def routing_chain(request: RoutingRequest, model: Model) -> Flow:
         f"You route a request to functions. Each line is one function:\n{offered}\nAnswer with JSON: a short "
         "reason, the handler to call next, and whether more calls are needed after it."
     )
-    schema = _object(
-        reason={"type": "string", "maxLength": REASON_CHARACTERS},
-        handler={"type": "string", "enum": names},
-        more={"type": "boolean"},
-    )
     steps: list[Message] = []
-    called: list[str] = []
-    for _ in range(MAX_CALLS):
+    left = names
+    for _ in range(min(MAX_CALLS, len(names))):
+        schema = _object(
+            reason={"type": "string", "maxLength": REASON_CHARACTERS},
+            handler={"type": "string", "enum": left},
+            more={"type": "boolean"},
+        )
         messages = [_system(system), user, *steps]
         decision = yield model.ask("route", messages, max_tokens=96, schema=schema)
         said = _members(decision)
-        handler = said.get("handler") if said.get("handler") in names else names[0]
-        if handler in called:
-            break
-        called.append(str(handler))
-        offer = offers[names.index(str(handler))]
-        function = request.functions[names.index(str(handler))]
+        handler = str(said["handler"]) if said.get("handler") in left else left[0]
+        left = [name for name in left if name != handler]
+        offer = offers[names.index(handler)]
+        function = request.functions[names.index(handler)]
         arguments = yield model.ask(
             "arguments",
             [_system(f"Write the arguments of this function as JSON.\n{offer}"), user],
@@ -146,7 +144,7 @@ def react(question: Question, model: Model) -> Flow:
     user: Message = {"role": "user", "content": question.question}
     system = (
         "You answer a question step by step by looking up names. Answer with JSON: a short thought, the "
-        "entity to look up next, and whether you can answer already."
+        "entity to look up next, which is a name in the question or the notes, and whether you can answer."
     )
     schema = _object(
         thought={"type": "string", "maxLength": THOUGHT_CHARACTERS},
@@ -191,19 +189,21 @@ def sub_agents(question: Question, topics: Sequence[str], model: Model) -> Flow:
         f"You lead researchers who know these topics:\n{listed}\nAnswer with JSON: a short plan, the topic "
         "to research next, and whether the reports are enough."
     )
-    schema = _object(
-        plan={"type": "string", "maxLength": THOUGHT_CHARACTERS},
-        topic={"type": "string", "enum": list(topics)},
-        enough={"type": "boolean"},
-    )
     steps: list[Message] = []
-    for _ in range(MAX_TOPICS):
+    left = list(topics)
+    for _ in range(min(MAX_TOPICS, len(topics))):
+        schema = _object(
+            plan={"type": "string", "maxLength": THOUGHT_CHARACTERS},
+            topic={"type": "string", "enum": left},
+            enough={"type": "boolean"},
+        )
         messages = [_system(system), user, *steps]
         plan = yield model.ask("plan", messages, max_tokens=96, schema=schema, agent="lead")
         said = _members(plan)
         topic = said.get("topic")
         if said.get("enough") is True or not isinstance(topic, str):
             break
+        left = [one for one in left if one != topic]
         passage = yield from _looked_up(topic, agent="researcher")
         if passage is None:
             break

@@ -33,6 +33,7 @@ from dynbranch.templates.sources import (
     MemberOfEach,
     Missing,
     Spelled,
+    Unused,
     places,
     same,
 )
@@ -100,6 +101,8 @@ def _within(expression: Expression) -> Iterator[Expression]:
             yield by
         case MemberOfEach(items) | Lines(items):
             yield items
+        case Unused(each):
+            yield from _within(each)
         case Spelled(of):
             yield from _within(of)
 

@@ -58,7 +58,7 @@ class StageSamples:
 
 @dataclass(slots=True)
 class Material:
-    """Stages in the order in which they first appear. ``unread`` are bodies that are not JSON."""
+    """Stages in their order within a workflow. ``unread`` are bodies that are not JSON."""
 
     workflow_type: str
     workflows: int = 0
@@ -71,9 +71,13 @@ def gather(exchanges: Iterable[Exchange], workflow_type: str) -> Material:
     material = Material(workflow_type)
     names = _Names()
     bodies: dict[str, list[bytes]] = {}
+    latest: dict[str, int] = {}
     for of_workflow in by_workflow(mine).values():
         material.workflows += 1
-        _follow(of_workflow, material, names, bodies)
+        for place, name in enumerate(_follow(of_workflow, material, names, bodies)):
+            latest[name] = max(place, latest.get(name, 0))
+    # A short workflow leaves stages out, so that a stage's place is the latest that it ever has.
+    material.stages = {name: material.stages[name] for name in sorted(latest, key=lambda name: latest[name])}
     for stage in material.stages.values():
         stage.spelling = _spelling_of(bodies[stage.name], [s.body for s in stage.samples])
     return material
@@ -81,7 +85,8 @@ def gather(exchanges: Iterable[Exchange], workflow_type: str) -> Material:
 
 def _follow(
     exchanges: list[Exchange], material: Material, names: _Names, bodies: dict[str, list[bytes]]
-) -> None:
+) -> list[str]:
+    """The stages of the workflow, in the order in which they first came."""
     outputs: dict[str, tuple[Known, ...]] = {}
     requests: dict[str, Json] = {}
     previous = ""
@@ -104,6 +109,7 @@ def _follow(
         bodies.setdefault(name, []).append(exchange.body)
         requests = {**requests, name: body}
         previous = name
+    return [*requests]
 
 
 class _Names:

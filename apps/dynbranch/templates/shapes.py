@@ -26,6 +26,10 @@ from dynbranch.templates.sources import (
 MIN_AFFIX_LETTERS: Final = 4
 """A beginning or end that all values share is taken for constant text if it has so many letters."""
 
+MIN_ALONE_CHARACTERS: Final = 8
+"""Of one workflow nothing tells what is constant: there a text so long is believed to come from elsewhere if
+it stands elsewhere."""
+
 MAX_PERIOD: Final = 4
 """Messages that one round of a loop adds, at most."""
 
@@ -89,12 +93,14 @@ Shape: TypeAlias = "Constant | Members | Items | Rounds | Filled | Pieces | Writ
 
 @dataclass(frozen=True, slots=True)
 class FoundInput:
-    """A value that comes from nowhere before. ``seen`` and ``distinct`` count its values."""
+    """A value that comes from nowhere before. ``seen`` and ``distinct`` count its values; ``is_text``: they
+    are texts."""
 
     expression: FromInput
     where: Where
     seen: int
     distinct: int
+    is_text: bool
 
 
 class Generaliser:
@@ -110,17 +116,22 @@ class Generaliser:
 
     def text(self, stage: str, pairs: list[tuple[Sample, str]]) -> Shape | None:
         """Of texts that are not in a request, so that no input can be read from them."""
-        if all(text == pairs[0][1] for _, text in pairs):
-            return Constant(pairs[0][1])
-        return self._whole([*pairs]) or self._pieces([*pairs])
+        first = pairs[0][1]
+        unchanged = all(text == first for _, text in pairs)
+        if unchanged and not _alone([*pairs]):
+            return Constant(first)
+        return self._whole([*pairs]) or self._pieces([*pairs]) or (Constant(first) if unchanged else None)
 
     def _shape(self, stage: str, pairs: list[Pair], path: tuple[Step, ...]) -> Shape:
         first = pairs[0][1]
-        if all(same(first, value) for _, value in pairs):
+        unchanged = all(same(first, value) for _, value in pairs)
+        if unchanged and not (_alone(pairs) and _long(first)):
             return Constant(first)
         whole = self._whole(pairs)
         if whole is not None:
             return whole
+        if unchanged and isinstance(first, str):
+            return self._pieces(pairs) or Constant(first)
         match first:
             case dict() if all(isinstance(v, dict) and [*v] == [*first] for _, v in pairs):
                 return Members(
@@ -135,13 +146,18 @@ class Generaliser:
 
     def _whole(self, pairs: list[Pair]) -> Filled | None:
         """The expression that is every value, if one is."""
-        # The sample that knows least proposes least, and all must agree.
-        sample, value = min(pairs, key=lambda pair: sum(map(len, pair[0].outputs.values())))
-        fitting = [
-            e
-            for e in proposals(sample, [found.expression for found in self.inputs])
-            if same(e.value(sample), value) and all(same(e.value(s), v) for s, v in pairs)
-        ]
+        # The sample that knows least proposes least, but only one that knows much has seen all there is.
+        known = [sum(map(len, sample.outputs.values())) for sample, _ in pairs]
+        fitting: list[Expression] = []
+        for proposer in dict.fromkeys((known.index(min(known)), known.index(max(known)))):
+            sample, value = pairs[proposer]
+            fitting += [
+                e
+                for e in proposals(sample, [found.expression for found in self.inputs])
+                if same(e.value(sample), value) and all(same(e.value(s), v) for s, v in pairs)
+            ]
+            if fitting:
+                break
         best = min(fitting, key=lambda e: e.rank, default=None)
         return None if best is None else Filled(best, len(pairs), _distinct(pairs))
 
@@ -224,17 +240,19 @@ class Generaliser:
         places = [0] * len(pairs)
         parts: list[str | Filled] = []
         sample = samples[0]
+        alone = _alone(pairs)
         usable = [
             (e, values)
             for e in text_proposals(sample, [found.expression for found in self.inputs])
-            if (values := _texts_of(e, samples)) is not None and len(set(values)) > 1
+            if (values := _texts_of(e, samples)) is not None
+            and (len(values[0]) >= MIN_ALONE_CHARACTERS if alone else len(set(values)) > 1)
         ]
         while True:
             rests = [text[place:] for text, place in zip(texts, places, strict=True)]
-            if all(rest == rests[0] for rest in rests):
+            best = _soonest(usable, rests)
+            if all(rest == rests[0] for rest in rests) and not (alone and best):
                 parts += [rests[0]] if rests[0] else []
                 return Pieces(tuple(parts)) if any(isinstance(p, Filled) for p in parts) else None
-            best = _soonest(usable, rests)
             if best is None:
                 return None
             constant, expression, values = best
@@ -273,7 +291,8 @@ class Generaliser:
         name = self._free_name(_input_name(path, pairs[0][0].body) + ("_lines" if every else ""))
         where = Where(Origin.REQUEST, stage, spell(path), regex, every, as_json)
         expression = FromInput(name, Locator(where))
-        self.inputs.append(FoundInput(expression, where, len(pairs), _distinct(pairs)))
+        is_text = not every and all(isinstance(value, str) for _, value in pairs)
+        self.inputs.append(FoundInput(expression, where, len(pairs), _distinct(pairs), is_text))
         return expression
 
     def _forget(self, expression: FromInput) -> None:
@@ -287,6 +306,14 @@ class Generaliser:
             name = f"{wanted}_{number}"
         self._taken.add(name)
         return name
+
+
+def _alone(pairs: list[Pair]) -> bool:
+    return len({sample.workflow_id for sample, _ in pairs}) == 1
+
+
+def _long(value: Json) -> bool:
+    return isinstance(value, dict | list) or (isinstance(value, str) and len(value) >= MIN_ALONE_CHARACTERS)
 
 
 def _members(pairs: list[Pair], key: str) -> list[Pair]:

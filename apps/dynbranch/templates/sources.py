@@ -162,6 +162,36 @@ class MemberOfEach:
 
 
 @dataclass(frozen=True, slots=True)
+class Unused:
+    """What is left of a list when the outputs of a stage have each taken one."""
+
+    each: MemberOfEach | FromInput
+    stage: str
+    steps: tuple[Key, ...]
+
+    @property
+    def text(self) -> str:
+        path = "".join(f".{step.name}" for step in self.steps)
+        taken = f"outputs{_access((Key(self.stage),))} | map(attribute='json{path}') | list"
+        return f"({self.each.text} | reject('in', {taken}) | list)"
+
+    @property
+    def rank(self) -> int:
+        return 7 + len(self.steps)
+
+    def value(self, sample: Sample) -> Json | Missing:
+        items = self.each.value(sample)
+        if not isinstance(items, list):
+            return MISSING
+        outputs = sample.outputs.get(self.stage, ())
+        taken = [_one(values_at(known.parsed, self.steps)) for known in outputs]
+        return [item for item in items if not any(same(item, one) for one in taken)]
+
+    def stages(self) -> tuple[str, ...]:
+        return (self.stage,)
+
+
+@dataclass(frozen=True, slots=True)
 class Lines:
     """The items of a list, each on a line of its own: as JSON, or after a mark."""
 
@@ -226,8 +256,12 @@ def proposals(sample: Sample, inputs: list[FromInput]) -> Iterator[Expression]:
         if isinstance(value, dict):
             yield from (FromInput(item.name, item.locator, steps) for steps, _ in places(value) if steps)
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            yield from (MemberOfEach(item, key) for key in value[0])
+            members = [MemberOfEach(item, key) for key in value[0]]
+            yield from members
+            yield from (left for each in members for left in _unused(each, outputs))
             yield from _chosen(item, value, sample, [*outputs, *inputs])
+        elif isinstance(value, list):
+            yield from _unused(item, outputs)
 
 
 def text_proposals(sample: Sample, inputs: list[FromInput]) -> Iterator[Expression]:
@@ -297,6 +331,14 @@ def _chosen(
             if isinstance(wanted, str | Number) and str(wanted) in by_value and by is not items:
                 yield Chosen(items, key, by)
                 yield from (Chosen(items, key, by, (Key(inner),)) for inner in by_value[str(wanted)])
+
+
+def _unused(each: MemberOfEach | FromInput, outputs: list[FromOutput]) -> Iterator[Unused]:
+    for output in outputs:
+        steps = output.steps or ()
+        names = tuple(step for step in steps if isinstance(step, Key) and step.name.isidentifier())
+        if not output.looped and names and len(names) == len(steps):
+            yield Unused(each, output.stage, names)
 
 
 def _one(values: list[Json]) -> Json | Missing:

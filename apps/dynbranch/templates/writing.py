@@ -154,7 +154,7 @@ def _points(learned: Learned) -> Iterable[str]:
         texts = [
             found.expression.name
             for found in learned.inputs
-            if not found.where.every and found.expression.text != point.says and not found.expression.steps
+            if found.is_text and found.expression.text != point.says
         ]
         if texts:
             yield f"      texts: [{', '.join(f'{{input: {name}}}' for name in texts)}]"

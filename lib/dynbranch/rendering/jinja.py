@@ -90,6 +90,7 @@ class JinjaRenderer:
         }
         self._point_of = {stage: point.name for point in template.decision_points for stage in point.then}
         self._stage_names = frozenset(self._stages)
+        self._points = frozenset(point.name for point in template.decision_points)
 
     def render(self, stage: str, context: WorkflowContext, selection: str | None = None) -> bytes:
         return self._write(stage, self._stages[stage], context, selection).encode()
@@ -130,7 +131,7 @@ class JinjaRenderer:
         values["outputs"] = {name: seen.get(name, []) for name in self._stage_names}
         values["output"] = {name: outputs[-1] for name, outputs in seen.items() if outputs}
         values["selections"] = {
-            name: [s for made in selections for s in made] for name, selections in context.selections.items()
+            name: [s for made in context.selections.get(name, ()) for s in made] for name in self._points
         }
         values["index"] = len(context.outputs.get(stage, ()))
         chosen = context.selections.get(point, ()) if point is not None else ()
