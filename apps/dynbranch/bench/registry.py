@@ -33,6 +33,11 @@ BENCHES = {
         Bench(
             "peers", "dynbranch.bench.peers", "DynBranch, LiteLLM, vllm-router and a plain proxy side by side"
         ),
+        Bench(
+            "routing",
+            "dynbranch.bench.routing",
+            "several engines: whose prefix cache is hit, and what one dead or mute engine does to others",
+        ),
         Bench("store", "dynbranch.bench.store", "the store under races, crashes and hostile input"),
         Bench("start", "dynbranch.bench.start_time", "from nothing to the whole stack's first completion"),
     )

@@ -4,9 +4,10 @@
 members, with this request counted, and ``slack`` a share of the engine's slots (consistent hashing with
 bounded loads: Mirrokni, Thorup, Zadimoghaddam, SODA 2018, where the load bound is ``c x mean``). Of the open
 engines those are preferred that hold the longest beginning of the prompt, if that is worth it; a beginning
-that nobody holds is new. Of equally good ones, those that are no busier than their mean, and of these the
-highest in rendezvous order of the prompt's family (or of its opening, where the family is held already):
-every gateway finds the same one without asking the others.
+that nobody holds is new. Of equally good ones, those that are no busier than their mean; of these, those
+that have had to read no more new text than their mean, so that no cache is filled while another has room; and
+of these the highest in rendezvous order of the prompt's family (or of its opening, where the family is held
+already), which every gateway finds without asking the others.
 
 What an engine holds is an estimate: what was sent there, least recently used first out, as much as the engine
 has room for. Being wrong costs one prefill.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -38,6 +39,10 @@ class RoutingPolicy(Enum):
     LEAST_IN_FLIGHT = "least_in_flight"
 
 
+REMEMBERED_ROOMS = 8
+"""What engines had to read is halved when one of them has filled its room so often."""
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """``in_flight`` fuses own counts and reports. ``mute``: it owes an answer and says nothing."""
@@ -55,6 +60,8 @@ class Holdings:
 
     room: int
     blocks: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    read: float = 0.0
+    """Blocks that were new when they came, recent ones counting more."""
 
     def held(self, prefix: Sequence[int]) -> int:
         """How many leading blocks."""
@@ -69,6 +76,7 @@ class Holdings:
 
     def add(self, prefix: Sequence[int]) -> None:
         blocks = self.blocks
+        self.read += len(prefix) - self.held(prefix)
         for block in reversed(prefix):
             blocks[block] = None
             blocks.move_to_end(block)
@@ -97,16 +105,25 @@ class Router:
         known = most > 0 and most >= WORTH_SHARE * len(prefix.blocks)
         best = [c for c in able if held[c.address] == most] if known else able
         key = prefix.opening if known else prefix.family
-        return max(_calmest(best), key=lambda c: _rank(key, c.address)).address
+        best = _below_mean(best, lambda c: c.in_flight)
+        best = _below_mean(best, lambda c: self._read(c.address))
+        return max(best, key=lambda c: _rank(key, c.address)).address
 
     def sent(self, address: str, prefix: PromptPrefix) -> None:
         """The engine reads the prompt now."""
         if prefix.blocks and self._policy is RoutingPolicy.PREFIX:
             self._holdings.setdefault(address, Holdings(self._room)).add(prefix.blocks)
+            if self._read(address) > REMEMBERED_ROOMS * self._room:
+                for holdings in self._holdings.values():
+                    holdings.read /= 2
 
     def forget(self, address: str) -> None:
         """The engine started anew, or may have."""
         self._holdings.pop(address, None)
+
+    def _read(self, address: str) -> float:
+        holdings = self._holdings.get(address)
+        return holdings.read if holdings is not None else 0.0
 
     def _held(self, address: str, prefix: PromptPrefix) -> int:
         holdings = self._holdings.get(address)
@@ -125,10 +142,10 @@ def open_ones(everyone: Sequence[Candidate]) -> list[Candidate]:
     return [c for c in speaking if c.in_flight + 1 <= bound(c, mean)]
 
 
-def _calmest(candidates: list[Candidate]) -> list[Candidate]:
-    """No busier than their mean."""
-    total = sum(c.in_flight for c in candidates)
-    return [c for c in candidates if c.in_flight * len(candidates) <= total]
+def _below_mean(candidates: list[Candidate], of: Callable[[Candidate], float]) -> list[Candidate]:
+    """Those that have no more than the mean: never none."""
+    mean = sum(map(of, candidates)) / len(candidates)
+    return [c for c in candidates if of(c) <= mean] or candidates
 
 
 def _rank(key: bytes, address: str) -> bytes:
