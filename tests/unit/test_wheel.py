@@ -23,6 +23,8 @@ WANTED = (
     "dynbranch/demo/tools.yaml",
     "dynbranch/demo/data/NOTICE.md",
     "dynbranch/demo/data/passages.jsonl",
+    "dynbranch/demo/data/sgd/NOTICE.md",
+    "dynbranch/demo/templates/menus.yaml",
 )
 
 

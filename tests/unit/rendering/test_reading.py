@@ -173,3 +173,9 @@ def test_two_files_do_not_declare_one_type(tmp_path: Path) -> None:
     assert [type(change) for change in changes] == [Adopted, Rejected]
     assert isinstance(changes[1], Rejected)
     assert "a.yaml already declares" in changes[1].reason
+
+
+def test_the_example_of_the_documentation_is_a_template() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "templates.md").read_text()
+    example = text.split("```yaml\n")[1].split("```")[0]
+    assert parse_template(example, "templates.md", JinjaRenderer).workflow_type == "sub-agents"

@@ -33,6 +33,7 @@ def shipped(workflow_type: str) -> Template:
     return load_template(TEMPLATES / f"{workflow_type}.yaml").template
 
 
+@pytest.mark.promise("C2.template")
 @pytest.mark.parametrize("workflow_type", TYPES)
 def test_every_request_is_written_byte_for_byte(workflow_type: str, recorded: list[Exchange]) -> None:
     report = check(shipped(workflow_type), recorded)
@@ -41,6 +42,7 @@ def test_every_request_is_written_byte_for_byte(workflow_type: str, recorded: li
     assert all(count.seen for count in report.stages.values())
 
 
+@pytest.mark.promise("C2.template")
 @pytest.mark.parametrize("workflow_type", TYPES)
 def test_every_stage_of_a_chain_is_written_before_the_decision(
     workflow_type: str, recorded: list[Exchange]
