@@ -11,15 +11,17 @@ from dynbranch.bench.result import Measured, Tell
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """``module`` has ``measure(tell) -> Measured``."""
+    """``module`` has ``measure(tell) -> Measured``; where it ``takes_engine``, ``measure(tell, engine_url)``,
+    with an empty URL for an engine of its own."""
 
     name: str
     module: str
     about: str
+    takes_engine: bool = False
 
-    def load(self) -> Callable[[Tell], Measured]:
-        measure: Callable[[Tell], Measured] = importlib.import_module(self.module).measure
-        return measure
+    def load(self, engine_url: str = "") -> Callable[[Tell], Measured]:
+        measure: Callable[..., Measured] = importlib.import_module(self.module).measure
+        return (lambda tell: measure(tell, engine_url)) if self.takes_engine else measure
 
 
 BENCHES = {
@@ -39,6 +41,12 @@ BENCHES = {
             "several engines: whose prefix cache is hit, and what one dead or mute engine does to others",
         ),
         Bench("store", "dynbranch.bench.store", "the store under races, crashes and hostile input"),
+        Bench(
+            "vllm",
+            "dynbranch.bench.vllm",
+            "clients that leave a real vLLM: how soon it stops, and what stays behind",
+            takes_engine=True,
+        ),
         Bench("start", "dynbranch.bench.start_time", "from nothing to the whole stack's first completion"),
     )
 }

@@ -22,11 +22,14 @@ def list_benches() -> None:
     Console().print(table)
 
 
-def run_bench(name: str, json_file: Path | None) -> None:
+def run_bench(name: str, json_file: Path | None, engine_url: str = "") -> None:
     """Exits with 1 when something that the benchmark checks did not hold."""
     bench = BENCHES.get(name)
     if bench is None:
         raise CliFailure(f"there is no benchmark {name!r}", f"There are: {', '.join(sorted(BENCHES))}.")
+    if engine_url and not bench.takes_engine:
+        takers = ", ".join(one.name for one in BENCHES.values() if one.takes_engine)
+        raise CliFailure(f"{name} brings its own engines", f"--engine-url is for: {takers}.")
     console = Console()
     around = Surroundings.now()
     with stops_on_signals(), failures_explained(), progress_bar(console) as progress:
@@ -36,7 +39,7 @@ def run_bench(name: str, json_file: Path | None) -> None:
             progress.update(task, description=f"{name}: {what[:80]}", completed=done, total=total or None)
 
         try:
-            measured = bench.load()(tell)
+            measured = bench.load(engine_url)(tell)
         except BenchFailed as error:
             raise CliFailure(
                 str(error), "Logs are gone with the run; a busy machine may need a second try."

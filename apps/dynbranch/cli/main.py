@@ -81,12 +81,15 @@ def up(
 def bench(
     name: Annotated[str, typer.Argument(help="Which one; without a name they are listed.")] = "",
     json: JsonFile = None,
+    engine_url: Annotated[
+        str, typer.Option(help="An engine that runs already, for a benchmark of a real one.")
+    ] = "",
 ) -> None:
     """Run a benchmark."""
     from dynbranch.cli.bench_command import list_benches, run_bench
 
     if name:
-        run_bench(name, json)
+        run_bench(name, json, engine_url)
     else:
         list_benches()
 

@@ -37,6 +37,8 @@ class StackOptions:
     gateway_port: int = 0
     engine_urls: tuple[str, ...] = ()
     """Engines that run already, by base URL; else ``engines`` embedded ones are started."""
+    engine_kind: str = "openai"
+    """How their agents speak to them: ``vllm``, ``sglang`` or ``openai``."""
     engine_facts: tuple[str, ...] = ()
     """What the agents of such engines can not probe: ``chat_template=...``, ``weights=...``."""
     engines: int = 1
@@ -197,7 +199,8 @@ class Stack:
         return specs
 
     def _engine_at(self, address: str, url: str) -> dict[str, str]:
-        settings = {"LISTEN": address, "CSL": self.addresses.csl, "KIND": "openai", "ENGINE_URL": url}
+        settings = {"LISTEN": address, "CSL": self.addresses.csl, "ENGINE_URL": url}
+        settings["KIND"] = self.options.engine_kind
         if self.options.engine_facts:
             settings["FINGERPRINT_FACTS"] = ",".join(self.options.engine_facts)
         return _prefixed("ENGINE_AGENT", settings)

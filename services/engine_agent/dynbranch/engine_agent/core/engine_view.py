@@ -1,9 +1,9 @@
 """What an engine is doing: its own report, fused with what this agent knows to be there.
 
 A report is older than it looks: while it was on its way, generations began and ended. So it is asked only
-for what the agent can not know, the requests of *others* who share the engine: what it counts beyond the most
-that this agent had there since the report before. What the agent has there itself, it counts itself, now. The sum
-is never below what is known to be in flight, and never holds what is known to have ended.
+for what the agent can not know, the requests of *others* who share the engine: what it counts beyond the
+most that this agent had there since the report before. What the agent has there itself, it counts itself,
+now. The sum is never below what is known to be in flight, and never holds what is known to have ended.
 """
 
 from __future__ import annotations
