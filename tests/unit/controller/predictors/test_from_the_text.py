@@ -29,9 +29,9 @@ def test_handlers_come_in_the_order_in_which_they_are_spoken_of() -> None:
     assert propose(Mentions(), about) == ("gcd", "list_primes", "weather.get")
 
 
-def test_a_handler_that_was_called_comes_after_those_that_were_not() -> None:
+def test_the_handler_called_just_now_comes_after_the_next_one_and_before_the_others() -> None:
     about = question(asked(REQUEST), candidates=HANDLERS, picked=("gcd",))
-    assert propose(Mentions(), about) == ("list_primes", "weather.get", "gcd")
+    assert propose(Mentions(), about) == ("list_primes", "gcd", "weather.get")
     both = question(asked(REQUEST), candidates=HANDLERS[:2], picked=("gcd", "list_primes"))
     assert propose(Mentions(), both) == ("list_primes", "gcd")
 

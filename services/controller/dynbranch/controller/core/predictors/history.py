@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from dynbranch.controller.core.predictors.port import Question, Resolution
-from dynbranch.controller.core.predictors.recurrence import Bounds, Recurrence, ranked
+from dynbranch.controller.core.predictors.recurrence import BackOff, Bounds, ranked
 from dynbranch.domain.ids import Instant
 
 LAST_SELECTIONS = 2
@@ -26,10 +26,10 @@ class History:
     """A next-stage model with back-off. It proposes only what it has seen here."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
-        self._seen = Recurrence(bounds or Bounds())
+        self._seen = BackOff(bounds or Bounds())
 
     def propose(self, question: Question, now: Instant) -> tuple[str, ...]:
-        shares = self._seen.shares(contexts(question), {})
+        shares = self._seen.shares(question.coordinate, contexts(question), {})
         if question.candidates is not None:
             offered = {candidate.selection for candidate in question.candidates}
             shares = {name: share for name, share in shares.items() if name in offered}
@@ -37,8 +37,9 @@ class History:
         return ranked({name: shares[name] for name in names}, question.at_most)
 
     def learn(self, resolution: Resolution, now: Instant) -> None:
+        question = resolution.question
         for selection in resolution.selections:
-            self._seen.count(contexts(resolution.question), selection)
+            self._seen.learn(question.coordinate, contexts(question), {}, selection)
 
     def validate_state(self) -> None:
         self._seen.validate_state()

@@ -18,8 +18,8 @@ class Mentions:
     """For a router that hands parts of one request to handlers: people ask in the order in which they want.
 
     Where a candidate is spoken of is the mean place of the words it shares with the request, weighted by how
-    few other candidates have them. What was picked already comes last, the one picked just now first among
-    it: a handler that is called again is mostly called at once.
+    few other candidates have them. First comes what was not picked yet, then what was picked just now: a
+    handler that is called again is mostly called at once.
     """
 
     def propose(self, question: Question, now: Instant) -> tuple[str, ...]:
@@ -27,9 +27,13 @@ class Mentions:
             return ()
         asked = " ".join(text.body for text in question.of_kind(TextKind.ASKED))
         places = _places(question.candidates, asked)
-        last = question.picked[-1] if question.picked else None
-        order = sorted(places, key=lambda name: (name in question.picked, name != last, places[name]))
-        return tuple(order[: question.at_most])
+        spoken = sorted(places, key=lambda name: places[name])
+        new = [name for name in spoken if name not in question.picked]
+        used = sorted(
+            (name for name in spoken if name in question.picked),
+            key=lambda name: name != question.picked[-1],
+        )
+        return (*new[:1], *used[:1], *new[1:], *used[1:])[: question.at_most]
 
     def learn(self, resolution: Resolution, now: Instant) -> None:
         """It has nothing to learn: the request says everything."""

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dynbranch.controller.core.predictors.history import contexts
 from dynbranch.controller.core.predictors.menus import read_menu
 from dynbranch.controller.core.predictors.port import Question, Resolution, TextKind
-from dynbranch.controller.core.predictors.recurrence import Bounds, Recurrence, ranked
+from dynbranch.controller.core.predictors.recurrence import BackOff, Bounds, Recurrence, ranked
 from dynbranch.domain.ids import Instant
 
 
@@ -16,22 +16,25 @@ class Offer:
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         bounds = bounds or Bounds()
-        self._picked = Recurrence(bounds)
+        self._picked = BackOff(bounds)
         self._places = Recurrence(bounds)
 
     def propose(self, question: Question, now: Instant) -> tuple[str, ...]:
         items = menu(question)
         if not items:
             return ()
-        of_item = self._picked.shares(contexts(question), self._by_place(question, items))
+        by_place = self._by_place(question, items)
+        of_item = self._picked.shares(question.coordinate, contexts(question), by_place)
         return ranked({item: of_item[item] for item in items}, question.at_most)
 
     def learn(self, resolution: Resolution, now: Instant) -> None:
-        items = menu(resolution.question)
+        question = resolution.question
+        items = menu(question)
+        by_place = self._by_place(question, items)
         for selection in resolution.selections:
-            self._picked.count(contexts(resolution.question), selection)
+            self._picked.learn(question.coordinate, contexts(question), by_place, selection)
             if selection in items:
-                self._places.count(_place_contexts(resolution.question), str(items.index(selection)))
+                self._places.count(_place_contexts(question), str(items.index(selection)))
 
     def validate_state(self) -> None:
         self._picked.validate_state()

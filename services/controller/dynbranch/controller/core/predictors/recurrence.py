@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ class _Counts:
 
 
 _RESCALE = 1e12
+_LEAST_SHARE = 1e-3
+"""What a selection that was never seen is taken to have had: one surprise may not decide for good."""
 
 
 class Recurrence:
@@ -80,6 +83,63 @@ class Recurrence:
         if counts.unit > _RESCALE:
             counts.by_selection = {name: n / counts.unit for name, n in counts.by_selection.items()}
             counts.total, counts.unit = sum(counts.by_selection.values()), 1.0
+
+
+@dataclass(slots=True)
+class _Depth:
+    """How well shares from contexts up to one depth foretold, as a fading mean."""
+
+    surprise: float = 0.0
+    weight: float = 0.0
+
+    def mean(self) -> float:
+        return self.surprise / self.weight if self.weight else 0.0
+
+
+class BackOff:
+    """Recurrence that learns per group (a coordinate) how special a context pays.
+
+    Contexts stand from the most general to the most special. For each depth it keeps how surprising the
+    selections were (the mean of -log of their share), and answers from the least surprising one: where people
+    pick alike in all contexts, special contexts only split what is known.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._seen = Recurrence(bounds)
+        self._depths: OrderedDict[Hashable, dict[int, _Depth]] = OrderedDict()
+
+    def shares(
+        self, group: Hashable, contexts: Sequence[Hashable], base: Mapping[str, float]
+    ) -> dict[str, float]:
+        depths = self._depths.get(group, {})
+        best = min(
+            range(1, len(contexts) + 1),
+            # Of depths that are equally good, the most special.
+            key=lambda depth: (depths[depth].mean() if depth in depths else 0.0, -depth),
+            default=0,
+        )
+        return self._seen.shares(contexts[:best], base)
+
+    def learn(
+        self, group: Hashable, contexts: Sequence[Hashable], base: Mapping[str, float], selection: str
+    ) -> None:
+        depths = self._depths.setdefault(group, {})
+        self._depths.move_to_end(group)
+        while len(self._depths) > self._bounds.contexts:
+            self._depths.popitem(last=False)
+        shares = dict(base)
+        for depth, context in enumerate(contexts, 1):
+            shares = self._seen.shares([context], shares)
+            tally = depths.setdefault(depth, _Depth())
+            surprise = -math.log(max(shares.get(selection, 0.0), _LEAST_SHARE))
+            tally.surprise = tally.surprise * self._bounds.keep + surprise
+            tally.weight = tally.weight * self._bounds.keep + 1.0
+        self._seen.count(contexts, selection)
+
+    def validate_state(self) -> None:
+        self._seen.validate_state()
+        assert len(self._depths) <= self._bounds.contexts
 
 
 def ranked(shares: Mapping[str, float], at_most: int) -> tuple[str, ...]:
