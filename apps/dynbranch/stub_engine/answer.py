@@ -86,11 +86,12 @@ def _scripted(asked: Asked, reply: Reply) -> Answer:
     )
     answer = replace(answer, tokens=max(1, len(deltas(answer))))
     if asked.max_tokens and answer.tokens > asked.max_tokens:
-        answer = _cut(answer, asked.max_tokens)
+        answer = cut(answer, asked.max_tokens)
     return replace(answer, finish_reason=reply.finish_reason) if reply.finish_reason else answer
 
 
-def _cut(answer: Answer, tokens: int) -> Answer:
+def cut(answer: Answer, tokens: int) -> Answer:
+    """Its first tokens."""
     left = tokens
     reasoning = toy_tokens.pieces(answer.reasoning)[:left]
     left -= len(reasoning)

@@ -151,8 +151,9 @@ class StubEngine:
         """Ends the generations whose id is wanted; returns how many."""
         found = [(one, pacer) for one, pacer in self._generations.values() if wanted(one.shape.id)]
         for generation, pacer in found:
+            produced = pacer.model.produced(generation.key)
             pacer.abort(generation.key)
-            generation.abort()
+            generation.abort(produced)
         return len(found)
 
     def enforce(self, fault: Fault) -> None:

@@ -165,8 +165,13 @@ class Generation:
 
     # -- other ends ----------------------------------------------------------------------------------------
 
-    def abort(self) -> None:
-        """The engine was told to."""
+    def abort(self, produced: int) -> None:
+        """The engine was told to, when it had so many tokens."""
+        if not self._streams:
+            self._count = produced
+            self.answer = answers.cut(self.answer, produced)
+        elif not self._head:
+            self._prepare()
         self._end(Ending.ABORTED, "abort")
 
     def client_gone(self) -> None:

@@ -122,6 +122,10 @@ def _framed(part: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(part), part)
 
 
+class _TooLarge(Exception):
+    """The body is."""
+
+
 class Connection(asyncio.Protocol):
     """One client. Requests that come before the answer to an earlier one wait."""
 
@@ -156,6 +160,11 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._refuse(501)
+        except httptools.HttpParserCallbackError as error:
+            if not isinstance(error.__context__, _TooLarge):
+                self.abort()
+                raise
+            self._refuse(413)
         except httptools.HttpParserError:
             self._refuse(400)
 
@@ -182,7 +191,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._size_bytes += len(body)
         if self._size_bytes > _MAX_BODY_BYTES:
-            raise ValueError("the body is too large")
+            raise _TooLarge
         self._body.append(body)
 
     def on_message_complete(self) -> None:

@@ -8,6 +8,7 @@ import json
 import pytest
 from dynbranch.enginemodel.parameters import FixedParameters
 from dynbranch.stub_engine.engine import StubEngine
+from dynbranch.stub_engine.faults import Fault, FaultKind
 from dynbranch.stub_engine.settings import Flavour, StubSettings
 from integration.stub_engine.conftest import HI, Client, until
 
@@ -48,6 +49,18 @@ async def test_vllm_aborts_by_id_and_everything_by_none(client: Client) -> None:
         assert stub.running == 1
         await client.post(stub, "/abort_requests", {"request_ids": []})
         assert (await asked[0])[-2]["choices"][0]["finish_reason"] == "abort"
+
+
+async def test_what_is_aborted_gives_what_it_had(client: Client) -> None:
+    for faults in ((), (Fault(FaultKind.HANG),)):
+        async with StubEngine(StubSettings(latency=SLOW, faults=faults)) as stub:
+            whole = asyncio.ensure_future(client.chat(stub, max_tokens=9))
+            stream = asyncio.ensure_future(client.streamed(stub, max_tokens=9))
+            await until(lambda: stub.running == 2)
+            assert stub.abort(lambda _: True) == 2
+            choice, chunks = (await whole)["choices"][0], await stream
+            assert choice["finish_reason"] == chunks[-2]["choices"][0]["finish_reason"] == "abort"
+            assert len(choice["message"]["content"]) < 9 * 4
 
 
 async def test_sglang_aborts_by_prefix_and_flushes_only_at_rest(client: Client) -> None:
