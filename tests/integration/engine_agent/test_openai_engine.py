@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -42,14 +42,9 @@ async def outcome(
 ) -> tuple[list[bytes], CleanEnd | Failed]:
     items: list[bytes] = []
     try:
-        async with aclosing(engine.run(order or chat_order())) as stream:
-            async for came in stream:
-                if isinstance(came, CleanEnd):
-                    return items, came
-                items += came
+        return items, await engine.run(order or chat_order(), items.extend)
     except EngineError as error:
         return items, error.failure
-    raise AssertionError("neither an end nor an error")
 
 
 def says(
@@ -159,13 +154,15 @@ async def test_no_engine_at_all(stub: StubEngine) -> None:
             await engine.start()
 
 
-async def test_closing_a_run_closes_the_engines_stream(stub: StubEngine) -> None:
+async def test_cancelling_a_run_closes_the_engines_stream(stub: StubEngine) -> None:
     script = Script(text_chunks([str(i) for i in range(10_000)]), between_s=0.001)
     stub.writer = lambda view: reply_of(script)
     async with started(stub) as engine:
-        async with aclosing(engine.run(chat_order())) as stream:
-            await anext(stream)
-            assert (await engine.counts()).running == 1
+        begun = asyncio.Event()
+        run = asyncio.create_task(engine.run(chat_order(), lambda items: begun.set()))
+        await begun.wait()
+        assert (await engine.counts()).running == 1
+        run.cancel()
         async with asyncio.timeout(10):
             while (await engine.counts()).running:
                 await asyncio.sleep(0.005)

@@ -16,7 +16,9 @@ def chunk(*choices: tuple[int, str | None]) -> SseEvent:
 
 def end_of(*events: SseEvent) -> str:
     stream = ChatStream()
-    list(stream.take_all(events))
+    _, flaw = stream.take_all(events)
+    if flaw is not None:
+        raise flaw
     return stream.check_end()
 
 
@@ -80,4 +82,4 @@ def test_errors_inside_the_stream(event: SseEvent, status: int) -> None:
 def test_items_are_the_raw_bytes_and_nothing_follows_the_end_mark() -> None:
     raw = b'{"choices": [ {"index":0,"finish_reason":"stop"} ],  "usage": null}'
     stream = ChatStream()
-    assert list(stream.take_all([SseEvent(b" " + raw + b" "), DONE, SseEvent(b"rubbish")])) == [raw]
+    assert stream.take_all([SseEvent(b" " + raw + b" "), DONE, SseEvent(b"rubbish")]) == ((raw,), None)

@@ -34,7 +34,7 @@ from dynbranch.engine_agent.engines.port import (
     EngineError,
     EngineFacts,
     EngineUnavailable,
-    Items,
+    Heard,
 )
 from dynbranch.engine_agent.shell import Agent, Timings
 from dynbranch.runtime.clock import Clock, SystemClock
@@ -129,7 +129,7 @@ class ScriptedEngine:
         await self._died.wait()
         return "the engine died"
 
-    async def run(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
+    async def run(self, order: GenerationOrder, heard: Heard) -> CleanEnd:
         script = self.writer(order)
         self.orders.append(order)
         self.running.add(order.generation_id)
@@ -140,10 +140,10 @@ class ScriptedEngine:
             for number, item in enumerate(script.items):
                 await self._clock.sleep(script.between_s if number else script.first_s)
                 self._maybe_fail(script, number)
-                yield (item,)
+                heard((item,))
             self._maybe_fail(script, len(script.items))
             finished = True
-            yield CleanEnd(script.unstorable, script.reads)
+            return CleanEnd(script.unstorable, script.reads)
         except EngineError:
             finished = True
             raise

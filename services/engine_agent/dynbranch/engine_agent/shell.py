@@ -52,7 +52,6 @@ from dynbranch.engine_agent.core.messages import (
 )
 from dynbranch.engine_agent.core.registry import ENGINE_LOST_BODY, Generation, Limits, Registry
 from dynbranch.engine_agent.engines.port import (
-    CleanEnd,
     Engine,
     EngineError,
     EngineFacts,
@@ -384,16 +383,12 @@ class Agent:
         self._runs[order.generation_id] = _Run(task, self._state.epoch, level)
 
     async def _run(self, order: GenerationOrder) -> None:
-        generation, end = order.generation_id, None
+        generation = order.generation_id
         try:
             with self._spans.current(generation):
-                async with aclosing(self._engine.run(order)) as stream:
-                    async for items in stream:
-                        if isinstance(items, CleanEnd):
-                            end = items
-                        else:
-                            self._apply(ItemsArrived(generation, items))
-            assert end is not None, "a run yields a clean end or raises"
+                end = await self._engine.run(
+                    order, lambda items: self._apply(ItemsArrived(generation, items))
+                )
             self._apply(EngineEnded(generation, end.unstorable, end.reads))
         except EngineError as error:
             self._apply(EngineFailed(generation, error.failure))

@@ -7,7 +7,7 @@ failure, so that a broken execution is never stored.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dynbranch.engine_agent.engines.sse import MalformedStream, SseEvent
@@ -34,6 +34,8 @@ class ChatStream:
     """Checks one stream, event by event."""
 
     done: bool = False
+    produced: bool = False
+    """Whether any item has come."""
     finishes: dict[int, str] = field(default_factory=dict)
     _open: set[int] = field(default_factory=set)
     _pieces: TextPieces = field(default_factory=TextPieces)
@@ -64,13 +66,22 @@ class ChatStream:
         self._pieces.learn(data, chunk)
         return data
 
-    def take_all(self, events: Iterable[SseEvent]) -> Iterator[bytes]:
-        """Raw chunks up to the end mark. Raises ErrorChunk and MalformedStream."""
-        for event in events:
-            item = self.take(event)
-            if item is None:
-                return
-            yield item
+    def take_all(
+        self, events: Iterable[SseEvent]
+    ) -> tuple[tuple[bytes, ...], ErrorChunk | MalformedStream | None]:
+        """Raw chunks up to the end mark, or up to a flaw."""
+        items: list[bytes] = []
+        flaw: ErrorChunk | MalformedStream | None = None
+        try:
+            for event in events:
+                item = self.take(event)
+                if item is None:
+                    break
+                items.append(item)
+        except (ErrorChunk, MalformedStream) as found:
+            flaw = found
+        self.produced = self.produced or bool(items)
+        return tuple(items), flaw
 
     def check_end(self) -> str:
         """Call at the end of the stream. Returns why the result may not be stored, or an empty string.

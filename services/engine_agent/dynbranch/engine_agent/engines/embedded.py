@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -19,7 +19,7 @@ from dynbranch.domain.reuse import Level
 from dynbranch.engine_agent.engines.fingerprint import cpu_features, file_digest
 from dynbranch.engine_agent.engines.http import Timeouts
 from dynbranch.engine_agent.engines.openai import OpenAiEngine, OpenAiSettings
-from dynbranch.engine_agent.engines.port import CleanEnd, EngineCounts, EngineFacts, EngineUnavailable, Items
+from dynbranch.engine_agent.engines.port import CleanEnd, EngineCounts, EngineFacts, EngineUnavailable, Heard
 from dynbranch.runtime.clock import Clock
 
 START_TIMEOUT_S = 120.0
@@ -95,8 +95,8 @@ class EmbeddedEngine:
             silent.cancel()
             await asyncio.gather(died, silent, return_exceptions=True)
 
-    def run(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
-        return self._running().run(order)
+    async def run(self, order: GenerationOrder, heard: Heard) -> CleanEnd:
+        return await self._running().run(order, heard)
 
     async def unchanged(self) -> bool:
         """The child that was probed is still alive; a new one would have cut every stream."""

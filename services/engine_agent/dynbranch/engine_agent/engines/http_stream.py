@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -117,6 +117,8 @@ class Answer:
         self._unread_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._ending = False
+        self._take: Callable[[bytes], bool] | None = None
+        self._has_enough = False
 
     async def begun(self) -> None:
         while not self.status and not self.is_whole:
@@ -135,6 +137,32 @@ class Answer:
                 return
             else:
                 await self._something()
+
+    async def taken_by(self, take: Callable[[bytes], bool]) -> None:
+        """``take`` gets each part the moment that it comes, until it says that it has enough or the answer is
+        whole. Raises OSError, TimeoutError, and what ``take`` raises."""
+        self._take = take
+        self.flow()
+        while not (self._has_enough or self.is_whole):
+            await self._something()
+        if self.failure is not None:
+            raise self.failure
+
+    def flow(self) -> None:
+        """What came goes to whoever takes it."""
+        if self._take is None or self._has_enough or self.failure is not None:
+            self.wake()
+            return
+        if self._unread:
+            data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
+            self._unread.clear()
+            self._unread_bytes = 0
+            try:
+                self._has_enough = self._take(data)
+            except Exception as failure:  # noqa: BLE001  # it is raised where the answer is awaited
+                self.failure = failure
+        if self._has_enough or self.is_whole or self.failure is not None:
+            self.wake()
 
     def close(self) -> None:
         """The connection is used again if the answer is whole, else closed at once."""
@@ -271,7 +299,7 @@ class _Connection(asyncio.Protocol):
             return
         if self._head_bytes > MAX_HEADER_BYTES and not answer.status:
             answer.fail(BrokenAnswer("the answer's head is too large"))
-        answer.wake()
+        answer.flow()
 
     # -- what the parser tells -----------------------------------------------------------------------------
 

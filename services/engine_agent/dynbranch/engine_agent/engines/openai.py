@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -22,10 +21,10 @@ from dynbranch.engine_agent.engines.port import (
     EngineError,
     EngineFacts,
     EngineUnavailable,
-    Items,
+    Heard,
 )
 from dynbranch.engine_agent.engines.probe import Flavour, Given, ModelDetails, examine, no_details
-from dynbranch.engine_agent.engines.sse import MalformedStream, SseEvent, SseParser
+from dynbranch.engine_agent.engines.sse import MalformedStream, SseParser
 from dynbranch.engine_agent.waiting import set_within
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.clock import Clock
@@ -155,32 +154,28 @@ class OpenAiEngine:
             await self._session.close()
             self._session = None
 
-    async def run(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
-        produced = False
+    async def run(self, order: GenerationOrder, heard: Heard) -> CleanEnd:
+        stream = ChatStream()
         try:
-            async with aclosing(self._stream(order)) as came:
-                async for items in came:
-                    produced = True
-                    yield items
+            return await self._run(order, stream, heard)
         except ErrorChunk as error:
             refused = 400 <= error.status < 500
-            failure = Failed(error.status, error.body, may_retry=not produced and not refused)
+            failure = Failed(error.status, error.body, may_retry=not stream.produced and not refused)
             raise EngineError(failure) from None
         except MalformedStream as error:
-            raise EngineError(_broken(str(error), may_retry=not produced)) from None
+            raise EngineError(_broken(str(error), may_retry=not stream.produced)) from None
         except (TimeoutError, OSError) as error:
             self._suspect.set()
             reason = str(error) or type(error).__name__
-            raise EngineError(_broken(reason, may_retry=not produced)) from error
+            raise EngineError(_broken(reason, may_retry=not stream.produced)) from error
 
-    async def _stream(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
+    async def _run(self, order: GenerationOrder, stream: ChatStream, heard: Heard) -> CleanEnd:
         headers = {
             **self._auth(),
             **dict(order.forward_headers),
             **dict(telemetry.inject()),
             **_STREAM_HEADERS,
         }
-        stream = ChatStream()
         answer = await self._engine_streams().post("/v1/chat/completions", headers, order.body)
         try:
             if answer.status != 200:
@@ -189,16 +184,19 @@ class OpenAiEngine:
             if kind != "text/event-stream":
                 raise MalformedStream(f"the server answers with {kind}, not with a stream")
             parser = SseParser()
-            async for data in answer.parts():
-                items, flaw = _taken(stream, parser.feed(data))
+
+            def take(data: bytes) -> bool:
+                items, flaw = stream.take_all(parser.feed(data))
                 if items:
-                    yield items
+                    heard(items)
                 if flaw is not None:
                     raise flaw
-                if stream.done:
-                    answer.let_end()
-                    break
-            yield CleanEnd(stream.check_end())
+                return stream.done
+
+            await answer.taken_by(take)
+            if stream.done:
+                answer.let_end()
+            return CleanEnd(stream.check_end())
         finally:
             # Whoever stops reading wants the engine to stop, not to send on into a buffer.
             if not stream.done:
@@ -283,19 +281,6 @@ class _Shared(Generic[_Answer]):
                 self._not_before = self._clock.now() + self._spacing_s
             self._answered, self._last = asked, answer
             return answer
-
-
-def _taken(
-    stream: ChatStream, events: Iterable[SseEvent]
-) -> tuple[Items, ErrorChunk | MalformedStream | None]:
-    """The items before the end mark, or before what is wrong."""
-    items: list[bytes] = []
-    try:
-        for item in stream.take_all(events):
-            items.append(item)  # what came before the flaw is kept
-    except (ErrorChunk, MalformedStream) as flaw:
-        return tuple(items), flaw
-    return tuple(items), None
 
 
 async def _refusal(answer: Answer) -> Failed:

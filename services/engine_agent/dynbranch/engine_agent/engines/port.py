@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -68,9 +68,13 @@ Items = tuple[bytes, ...]
 """Items of a generation's log, in their order."""
 
 
+Heard = Callable[[Items], None]
+"""Told of items the moment that they come."""
+
+
 @dataclass(frozen=True, slots=True)
 class CleanEnd:
-    """The last thing that a good run yields. ``unstorable``: why its result may not be stored."""
+    """How a good run ends. ``unstorable``: why its result may not be stored."""
 
     unstorable: str = ""
     reads: tuple[RecordId, ...] | None = None
@@ -89,10 +93,11 @@ class Engine(Protocol):
     async def lost(self) -> str:
         """Returns, with the reason, when the engine has died or stopped answering."""
 
-    def run(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
-        """Yields the items that came at once, again and again, then one CleanEnd. Raises EngineError.
+    async def run(self, order: GenerationOrder, heard: Heard) -> CleanEnd:
+        """Returns at a clean end, after ``heard`` got all items. Raises EngineError.
 
-        Closing it makes the engine stop.
+        Cancelling it makes the engine stop. ``heard`` is called from wherever the items come, without the
+        turn of a task for each of them, and does not wait.
         """
 
     async def unchanged(self) -> bool:

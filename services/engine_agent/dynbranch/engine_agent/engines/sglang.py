@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from dynbranch.engine_agent.engines.port import (
     EngineError,
     EngineFacts,
     EngineUnavailable,
-    Items,
+    Heard,
 )
 from dynbranch.engine_agent.engines.probe import Flavour, ModelDetails
 from dynbranch.engine_agent.orders import request_id
@@ -98,13 +97,12 @@ class SglangEngine:
     async def lost(self) -> str:
         return await self._running().lost()
 
-    async def run(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
+    async def run(self, order: GenerationOrder, heard: Heard) -> CleanEnd:
         over = False
         try:
-            async with aclosing(self._running().run(order)) as came:
-                async for items in came:
-                    over = isinstance(items, CleanEnd)
-                    yield items
+            end = await self._running().run(order, heard)
+            over = True
+            return end
         except EngineError:
             over = True
             raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 from urllib.parse import unquote
 
 import aiohttp
@@ -13,7 +12,7 @@ from dynbranch.domain.ids import InvalidId, RecordId, parse_record, source_of, w
 from dynbranch.domain.reuse import Fingerprint, Level
 from dynbranch.engine_agent.engines.http import Timeouts, open_session
 from dynbranch.engine_agent.engines.openai import MAX_ERROR_BYTES, RETRIABLE_STATUSES
-from dynbranch.engine_agent.engines.port import CleanEnd, EngineCounts, EngineError, EngineFacts, Items
+from dynbranch.engine_agent.engines.port import CleanEnd, EngineCounts, EngineError, EngineFacts, Heard
 from dynbranch.engine_agent.engines.tools_file import Tool, Tools
 from dynbranch.runtime import telemetry
 
@@ -40,7 +39,7 @@ class ToolEngine:
         await asyncio.Event().wait()
         raise AssertionError("never set")
 
-    async def run(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
+    async def run(self, order: GenerationOrder, heard: Heard) -> CleanEnd:
         tool = self._tools.by_name[order.target]
         self._running += 1
         try:
@@ -50,8 +49,8 @@ class ToolEngine:
             raise EngineError(_own_error(0, message, may_retry=True)) from error
         finally:
             self._running -= 1
-        yield (body,)
-        yield _end(tool, reads)
+        heard((body,))
+        return _end(tool, reads)
 
     async def unchanged(self) -> bool:
         return True

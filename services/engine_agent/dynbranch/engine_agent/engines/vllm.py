@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from dynbranch.engine_agent.engines.port import (
     EngineCounts,
     EngineFacts,
     EngineUnavailable,
-    Items,
+    Heard,
 )
 from dynbranch.engine_agent.engines.probe import Flavour, ModelDetails
 from dynbranch.engine_agent.engines.vllm_process import (
@@ -153,8 +153,8 @@ class VllmEngine:
             silent.cancel()
             await asyncio.gather(died, silent, return_exceptions=True)
 
-    def run(self, order: GenerationOrder) -> AsyncGenerator[Items | CleanEnd]:
-        return self._running().run(order)
+    async def run(self, order: GenerationOrder, heard: Heard) -> CleanEnd:
+        return await self._running().run(order, heard)
 
     async def unchanged(self) -> bool:
         return self._process.alive if self._ours else await self._running().unchanged()
