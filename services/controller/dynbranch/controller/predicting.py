@@ -21,13 +21,14 @@ from dynbranch.controller.core.predictors.rates import Mixture
 from dynbranch.controller.core.predictors.stream import Stream
 from dynbranch.controller.predictor_metrics import PredictorMetrics
 from dynbranch.domain.ids import Instant
+from dynbranch.domain.template import PredictorUse
 from dynbranch.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "dynbranch.predictors"
-"""Whoever installs a package with entry points of this group registers predictors: each is called without
-arguments, once, and gives a ``Predictor``."""
+"""Whoever installs a package with entry points of this group registers predictors. Each is called with the
+parameters that a template gives it, and gives a ``Predictor`` or a ``SlowPredictor``."""
 
 DEADLINE_MS = 50.0
 """A ranker takes about two milliseconds; a window is hundreds long."""
@@ -43,33 +44,54 @@ class SlowPredictor(Protocol):
 
 
 AnyPredictor = Predictor | SlowPredictor
+Factory = Callable[..., AnyPredictor]
 
-BUILT_IN: Mapping[str, Callable[[], Predictor]] = {
+BUILT_IN: Mapping[str, Factory] = {
     "history": History,
     "offer": Offer,
     "context": ContextRanker,
     "stream": Stream,
 }
-"""The draft model needs an engine and is handed in: see ``drafting``."""
+"""The draft model needs an engine: who wires one adds it, see ``drafting``."""
 
 
-class NameTaken(ValueError):
-    """Two predictors under one name."""
+class BadPredictor(ValueError):
+    """A predictor that can not be had: its name is unknown or taken twice, or its parameters do not fit."""
 
 
-def registered(
-    points: Iterable[tuple[str, Callable[[], Predictor]]] | None = None,
-) -> dict[str, AnyPredictor]:
-    """The predictors that ship and those that entry points add. Raises NameTaken, and whatever a package's
-    own code raises: a predictor that was asked for and can not be had is an error at the start."""
-    if points is None:
-        points = ((point.name, point.load()) for point in entry_points(group=ENTRY_POINTS))
-    made: dict[str, AnyPredictor] = {name: make() for name, make in BUILT_IN.items()}
-    for name, make in points:
-        if name in made:
-            raise NameTaken(f"there is a predictor {name!r} already: rename the entry point")
-        made[name] = make()
-    return made
+def registered(more: Iterable[tuple[str, Factory]] | None = None) -> dict[str, Factory]:
+    """How each predictor is made: those that ship and ``more``, which are those of entry points where it is
+    None. Raises BadPredictor, and whatever importing a package's own code raises."""
+    if more is None:
+        more = ((point.name, point.load()) for point in entry_points(group=ENTRY_POINTS))
+    factories = dict(BUILT_IN)
+    for name, factory in more:
+        if name in factories:
+            raise BadPredictor(f"there is a predictor {name!r} already: rename the other")
+        factories[name] = factory
+    return factories
+
+
+def label(use: PredictorUse) -> str:
+    """``history``, or ``history(window=500)``: two uses with one label are one predictor."""
+    given = ", ".join(f"{key}={value}" for key, value in use.parameters)
+    return f"{use.name}({given})" if given else use.name
+
+
+def made(uses: Iterable[PredictorUse], factories: Mapping[str, Factory]) -> dict[str, AnyPredictor]:
+    """The predictors that templates use, by label, each once. Raises BadPredictor."""
+    predictors: dict[str, AnyPredictor] = {}
+    for use in uses:
+        if label(use) in predictors:
+            continue
+        factory = factories.get(use.name)
+        if factory is None:
+            raise BadPredictor(f"there is no predictor {use.name!r}; there are: {', '.join(factories)}")
+        try:
+            predictors[label(use)] = factory(**dict(use.parameters))
+        except (TypeError, ValueError) as problem:
+            raise BadPredictor(f"the predictor {label(use)!r} can not be made: {problem}") from problem
+    return predictors
 
 
 class Answered(Enum):

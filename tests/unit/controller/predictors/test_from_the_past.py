@@ -44,7 +44,7 @@ def test_what_followed_what_is_learned() -> None:
 
 
 def test_old_habits_fade() -> None:
-    history = History(Bounds(keep=0.9))
+    history = History(window=10)
     for _ in range(50):
         learn(history, question(), "old")
     for _ in range(10):
@@ -59,7 +59,7 @@ def test_old_habits_fade() -> None:
     )
 )
 def test_memory_is_bounded_and_shares_are_shares(past: list[tuple[list[str], str]]) -> None:
-    seen = Recurrence(Bounds(contexts=5, selections=3, keep=0.5))
+    seen = Recurrence(Bounds(contexts=5, selections=3, window=2))
     for context, selection in past:
         seen.count([tuple(context[:n]) for n in range(len(context) + 1)], selection)
         seen.validate_state()
@@ -69,7 +69,7 @@ def test_memory_is_bounded_and_shares_are_shares(past: list[tuple[list[str], str
 
 
 def test_fading_for_long_loses_no_precision() -> None:
-    seen = Recurrence(Bounds(keep=0.5))
+    seen = Recurrence(Bounds(window=2))
     for number in range(5000):
         seen.count([()], "ab"[number % 2])
     seen.validate_state()

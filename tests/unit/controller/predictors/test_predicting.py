@@ -16,14 +16,16 @@ from dynbranch.controller.predicting import (
     QUEUED,
     Answered,
     AnyPredictor,
-    NameTaken,
+    BadPredictor,
     Predicting,
+    made,
     registered,
 )
 from dynbranch.controller.predictor_metrics import PredictorMetrics, best_rank
 from dynbranch.domain.engine import GenerationOrder, WorkClass
 from dynbranch.domain.errors import NotFound
 from dynbranch.domain.ids import Instant
+from dynbranch.domain.template import PredictorUse
 from dynbranch.engine_agent.fake import FakeEngineAgent, Script, ScriptedEngine, text_chunks
 from dynbranch.runtime.clock import SystemClock
 from prometheus_client import CollectorRegistry
@@ -183,14 +185,34 @@ async def test_only_the_named_are_asked(registry: CollectorRegistry) -> None:
 
 
 def test_others_register_predictors_by_entry_point() -> None:
-    mine = registered([("mine", lambda: Says(("a",)))])
-    assert list(mine) == [*BUILT_IN, "mine"]
+    factories = registered([("mine", lambda: Says(("a",)))])
+    assert list(factories) == [*BUILT_IN, "mine"]
+    mine = made([PredictorUse("mine"), PredictorUse("history"), PredictorUse("mine")], factories)
+    assert list(mine) == ["mine", "history"]
     assert all(isinstance(predictor, Predictor) for predictor in mine.values())
     assert list(registered())[: len(BUILT_IN)] == list(BUILT_IN)
 
 
+def test_a_predictor_gets_the_parameters_of_its_use() -> None:
+    short = PredictorUse("history", (("window", 20),))
+    assert list(made([short, PredictorUse("history")], BUILT_IN)) == ["history(window=20)", "history"]
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (PredictorUse("histroy"), "there are: history, offer"),
+        (PredictorUse("history", (("windw", 20),)), "windw"),
+        (PredictorUse("offer", (("window", 0),)), "at least 2"),
+    ],
+)
+def test_a_predictor_that_can_not_be_had_says_why(use: PredictorUse, said: str) -> None:
+    with pytest.raises(BadPredictor, match=said):
+        made([use], BUILT_IN)
+
+
 def test_a_name_is_taken_once() -> None:
-    with pytest.raises(NameTaken, match="history"):
+    with pytest.raises(BadPredictor, match="history"):
         registered([("history", lambda: Says(()))])
 
 

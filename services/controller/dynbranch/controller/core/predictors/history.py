@@ -25,8 +25,8 @@ def contexts(question: Question) -> tuple[Hashable, ...]:
 class History:
     """A next-stage model with back-off. It proposes only what it has seen here."""
 
-    def __init__(self, bounds: Bounds | None = None) -> None:
-        self._seen = BackOff(bounds or Bounds())
+    def __init__(self, *, window: float = Bounds().window) -> None:
+        self._seen = BackOff(Bounds(window=window))
 
     def propose(self, question: Question, now: Instant) -> tuple[str, ...]:
         shares = self._seen.shares(question.coordinate, contexts(question), {})

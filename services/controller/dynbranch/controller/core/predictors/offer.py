@@ -14,8 +14,8 @@ from dynbranch.domain.ids import Instant
 class Offer:
     """Where nothing is known of an item, its place speaks: people mostly take what is offered first."""
 
-    def __init__(self, bounds: Bounds | None = None) -> None:
-        bounds = bounds or Bounds()
+    def __init__(self, *, window: float = Bounds().window) -> None:
+        bounds = Bounds(window=window)
         self._picked = BackOff(bounds)
         self._places = Recurrence(bounds)
 

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Protocol, assert_never, runtime_checkable
 
 from dynbranch.domain.ids import Instant
-from dynbranch.domain.template import Choice
+from dynbranch.domain.template import (
+    Choice,
+    DecisionPoint,
+    Origin,
+    StageKind,
+    Template,
+    Where,
+    Window,
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,6 +47,22 @@ class Text:
     kind: TextKind
     body: str
     title: str = ""
+
+
+def text_kind(where: Where, point: DecisionPoint, template: Template) -> TextKind:
+    """What a text that a template points to is to a predictor. An output that a person picks from is what is
+    offered; a tool's is read; a model's is the workflow's own step."""
+    match where.origin:
+        case Origin.INPUT:
+            return TextKind.ASKED
+        case Origin.REQUEST:
+            return TextKind.READ
+        case Origin.OUTPUT:
+            if point.window is Window.WAIT and where.name == point.stage:
+                return TextKind.OUTPUT
+            return TextKind.READ if template.stage(where.name).kind is StageKind.TOOL else TextKind.STEP
+        case _:
+            assert_never(where.origin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,23 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """``keep``: what a count is still worth after one more selection in its context, so that old habits fade;
-    0.998 halves in 350. ``trust``: how many selections a special context needs to weigh as much as the more
-    general one before it."""
+    """``window``: about how many selections of a context count, the newest most, so that old habits fade.
+    ``trust``: how many selections a special context needs to weigh as much as the more general one before
+    it."""
 
     contexts: int = 20_000
     selections: int = 64
-    keep: float = 0.998
+    window: float = 500.0
     trust: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.window < 2:
+            raise ValueError(f"a window of {self.window} selections remembers nothing: give it at least 2")
+
+    @property
+    def keep(self) -> float:
+        """What a count is still worth after one more selection in its context."""
+        return 1.0 - 1.0 / self.window
 
 
 @dataclass(slots=True)
