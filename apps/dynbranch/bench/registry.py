@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from dynbranch.bench.result import Measured, Tell
 
@@ -12,16 +13,22 @@ from dynbranch.bench.result import Measured, Tell
 @dataclass(frozen=True, slots=True)
 class Bench:
     """``module`` has ``measure(tell) -> Measured``; where it ``takes_engine``, ``measure(tell, engine_url)``,
-    with an empty URL for an engine of its own."""
+    with an empty URL for an engine of its own; where it ``takes_data``, ``measure(tell, data=folder)``, with
+    None for the package's own records."""
 
     name: str
     module: str
     about: str
     takes_engine: bool = False
+    takes_data: bool = False
 
-    def load(self, engine_url: str = "") -> Callable[[Tell], Measured]:
+    def load(self, engine_url: str = "", data: Path | None = None) -> Callable[[Tell], Measured]:
         measure: Callable[..., Measured] = importlib.import_module(self.module).measure
-        return (lambda tell: measure(tell, engine_url)) if self.takes_engine else measure
+        if self.takes_engine:
+            return lambda tell: measure(tell, engine_url)
+        if self.takes_data:
+            return lambda tell: measure(tell, data=data)
+        return measure
 
 
 BENCHES = {
@@ -39,6 +46,12 @@ BENCHES = {
             "routing",
             "dynbranch.bench.routing",
             "several engines: whose prefix cache is hit, and what one dead or mute engine does to others",
+        ),
+        Bench(
+            "predictors",
+            "dynbranch.bench.predictors",
+            "decisions foretold: how often, how fast, and when a decode tells its choice",
+            takes_data=True,
         ),
         Bench("store", "dynbranch.bench.store", "the store under races, crashes and hostile input"),
         Bench(

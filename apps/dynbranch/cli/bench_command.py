@@ -22,7 +22,7 @@ def list_benches() -> None:
     Console().print(table)
 
 
-def run_bench(name: str, json_file: Path | None, engine_url: str = "") -> None:
+def run_bench(name: str, json_file: Path | None, engine_url: str = "", data: Path | None = None) -> None:
     """Exits with 1 when something that the benchmark checks did not hold."""
     bench = BENCHES.get(name)
     if bench is None:
@@ -30,6 +30,9 @@ def run_bench(name: str, json_file: Path | None, engine_url: str = "") -> None:
     if engine_url and not bench.takes_engine:
         takers = ", ".join(one.name for one in BENCHES.values() if one.takes_engine)
         raise CliFailure(f"{name} brings its own engines", f"--engine-url is for: {takers}.")
+    if data is not None and not bench.takes_data:
+        takers = ", ".join(one.name for one in BENCHES.values() if one.takes_data)
+        raise CliFailure(f"{name} reads no records", f"--data is for: {takers}.")
     console = Console()
     around = Surroundings.now()
     with stops_on_signals(), failures_explained(), progress_bar(console) as progress:
@@ -39,7 +42,7 @@ def run_bench(name: str, json_file: Path | None, engine_url: str = "") -> None:
             progress.update(task, description=f"{name}: {what[:80]}", completed=done, total=total or None)
 
         try:
-            measured = bench.load(engine_url)(tell)
+            measured = bench.load(engine_url, data)(tell)
         except BenchFailed as error:
             raise CliFailure(
                 str(error), "Logs are gone with the run; a busy machine may need a second try."

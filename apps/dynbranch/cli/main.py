@@ -84,12 +84,15 @@ def bench(
     engine_url: Annotated[
         str, typer.Option(help="An engine that runs already, for a benchmark of a real one.")
     ] = "",
+    data: Annotated[
+        Path | None, typer.Option(help="A folder of more records, for a benchmark of them.", exists=True)
+    ] = None,
 ) -> None:
     """Run a benchmark."""
     from dynbranch.cli.bench_command import list_benches, run_bench
 
     if name:
-        run_bench(name, json, engine_url)
+        run_bench(name, json, engine_url, data)
     else:
         list_benches()
 
