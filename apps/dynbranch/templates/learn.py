@@ -17,6 +17,10 @@ MIN_WORKFLOWS: Final = 2
 """Of one workflow nothing tells what is constant."""
 
 
+MAX_SAMPLES: Final = 200
+"""Requests of a stage that are looked at, spread over the traffic: more say nothing new."""
+
+
 class NotLearnable(Exception):
     """The traffic does not show enough. The message says what is missing."""
 
@@ -41,7 +45,7 @@ def learn(exchanges: list[Exchange], workflow_type: str, version: int = 1) -> st
         )
     generaliser = Generaliser()
     shapes = {
-        stage.name: generaliser.shape(stage.name, [(s, s.body) for s in stage.samples])
+        stage.name: generaliser.shape(stage.name, [(s, s.body) for s in _spread(stage.samples)])
         for stage in material.stages.values()
     }
     points = find_points(material, shapes, generaliser.inputs)
@@ -49,12 +53,18 @@ def learn(exchanges: list[Exchange], workflow_type: str, version: int = 1) -> st
     return write_template(Learned(material, shapes, reads, generaliser.inputs, points), version)
 
 
+def _spread(samples: list[Sample]) -> list[Sample]:
+    every = -(-len(samples) // MAX_SAMPLES)
+    return samples[::every]
+
+
 def _reads(material: Material, generaliser: Generaliser) -> dict[str, list[Shape]]:
     """The records that chat requests declared, as far as all of a stage's are of one shape."""
     found: dict[str, list[Shape]] = {}
     for stage in material.stages.values():
-        told = [(sample, sample.reads) for sample in stage.samples if sample.reads]
-        if stage.kind is not StageKind.CHAT or len(told) < len(stage.samples) or not told:
+        samples = _spread(stage.samples)
+        told = [(sample, sample.reads) for sample in samples if sample.reads]
+        if stage.kind is not StageKind.CHAT or len(told) < len(samples) or not told:
             continue
         if len({len(reads) for _, reads in told}) != 1:
             continue

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from dynbranch.domain.template import Origin, Where
 from dynbranch.naming.document import Json
 from dynbranch.rendering.json_path import Index, Key, Step, spell
+from dynbranch.rendering.json_text import COMPACT, spell_json
 from dynbranch.rendering.locating import Locator
 from dynbranch.templates.samples import Sample, text_spelling
 from dynbranch.templates.sources import (
@@ -383,7 +384,8 @@ def _whole_words(text: str) -> str:
 
 
 def _worth(text: str) -> str:
-    return text if sum(map(str.isalpha, text)) >= MIN_AFFIX_LETTERS else ""
+    """Words, not the beginning of some kind of name."""
+    return text if any(map(str.isspace, text)) and sum(map(str.isalpha, text)) >= MIN_AFFIX_LETTERS else ""
 
 
 def _escaped(text: str) -> str:
@@ -391,11 +393,7 @@ def _escaped(text: str) -> str:
 
 
 def _distinct(pairs: list[Pair]) -> int:
-    kept: list[Json] = []
-    for _, value in pairs:
-        if not any(same(value, other) for other in kept):
-            kept.append(value)
-    return len(kept)
+    return len({spell_json(value, COMPACT) for _, value in pairs})
 
 
 def _input_name(path: tuple[Step, ...], body: Json) -> str:

@@ -49,11 +49,7 @@ def parse_template(
 
     Raises TemplateInvalid, whose message names file and line of every problem.
     """
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = 0 if error.problem_mark is None else error.problem_mark.line + 1
-        raise TemplateInvalid((), (f"{file}:{line}: not YAML: {error.problem}",)) from None
+    node = _composed(text, file)
     lines: dict[Place, int] = {}
     problems = list(_places(node, (), lines))
     if not problems:
@@ -70,6 +66,25 @@ def parse_template(
             problems = [*error.problems]
     told = tuple(f"{file}:{_line(problem, lines)}: {_named(problem)}" for problem in problems)
     raise TemplateInvalid(tuple(problems), told)
+
+
+def _composed(text: str, file: str) -> yaml.Node | None:
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            # A few aliases of aliases are as much as a gigabyte.
+            if isinstance(event, yaml.AliasEvent):
+                line = 1 if event.start_mark is None else event.start_mark.line + 1
+                raise TemplateInvalid(
+                    (), (f"{file}:{line}: *{event.anchor}: write it out; aliases are not read",)
+                )
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = 1 if error.problem_mark is None else error.problem_mark.line + 1
+        raise TemplateInvalid((), (f"{file}:{line}: not YAML: {error.problem}",)) from None
+    except yaml.YAMLError as error:
+        raise TemplateInvalid((), (f"{file}:1: not YAML: {' '.join(str(error).split())}",)) from None
+    except RecursionError:
+        raise TemplateInvalid((), (f"{file}:1: nested too deeply",)) from None
 
 
 def _places(node: yaml.Node | None, place: Place, lines: dict[Place, int]) -> Iterator[Problem]:
@@ -107,7 +122,8 @@ def _named(problem: Problem) -> str:
 
 
 def _told(error: Any) -> Problem:
-    place = tuple(part for part in error["loc"] if part != "[key]")
+    # Pydantic names the alternatives of a value too, as "list[str]"; no key of a template has a bracket.
+    place = tuple(part for part in error["loc"] if isinstance(part, int) or "[" not in str(part))
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         known = sorted(_known_keys(place))

@@ -119,9 +119,27 @@ def test_a_syntax_error_names_the_line_within_the_text() -> None:
     assert problems_of(text).startswith("demo.yaml:12: ")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "a: b", "workflow_type: x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "a: b",
+        "workflow_type: x",
+        "a: &b [*b]",
+        "1: 2",
+        "a: \x07",
+        "stages: {1: 2, x: [], y: {kind: 7, reads: 3}}",
+        "[" * 5000,
+    ],
+)
 def test_what_is_no_template_is_refused(text: str) -> None:
     assert problems_of(text)
+
+
+def test_a_value_of_several_kinds_is_told_by_its_key() -> None:
+    message = problems_of(GOOD.replace("reads: source", "reads: 7"))
+    assert all(line.startswith("demo.yaml:15: stages.act.reads: ") for line in message.split("\n"))
 
 
 def test_a_gateway_reads_without_looking_at_requests() -> None:
