@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from dynbranch.bench import prompts
 from dynbranch.bench.peer_installs import LITELLM, VLLM_ROUTER, PeerMissing
 from dynbranch.bench.result import Measured, Tell
-from dynbranch.bench.stand import Arm, Stand, percentile, turns
+from dynbranch.bench.stand import Arm, Measurement, Stand, percentile, turns
 from dynbranch.demo.measures import Figure, median
 
 ROUNDS = 5
@@ -27,18 +26,19 @@ CROWD = 32
 STREAMS, STREAM_TOKENS = 8, 150
 NAMES = 64
 _TABLE_BEGINS, _TABLE_ENDS = "<!-- bench peers -->", "<!-- end -->"
+_FEWEST_HITS = 0.99
 _WARM_S = 0.7
 _APART = 10_000_000
 
 Round = dict[str, dict[str, float]]
 COLUMNS = {
-    "cpu_us_per_request": "CPU µs / request",
+    "cpu_us_per_request": "µs/request",
     "cpu_per_request_over_plain_proxy": "× plain",
-    "cpu_us_per_token": "CPU µs / token",
+    "cpu_us_per_token": "µs/token",
     "cpu_per_token_over_plain_proxy": "× plain",
-    "added_p50_ms": "added p50 ms",
-    "added_p99_ms": "added p99 ms",
-    "per_s": "requests / s",
+    "added_p50_ms": "+p50 ms",
+    "added_p99_ms": "+p99 ms",
+    "per_s": "requests/s",
 }
 
 
@@ -70,7 +70,7 @@ def measure(tell: Tell, *, rounds: int = ROUNDS) -> Measured:
         },
         "rounds": seen,
     }
-    return Measured(figures(seen), raw, missing, table(seen))
+    return Measured(figures(seen), raw, missing + failures(seen), table(seen))
 
 
 def _ways(stand: Stand) -> tuple[dict[str, Way], tuple[str, ...]]:
@@ -118,8 +118,11 @@ class Peers:
         for name in turns(list(self._ways), number):
             way = self._ways[name]
             self._tell(name, number, rounds)
-            ms = self._closed(way, ALONE_S, 1).seen.whole_ms
+            alone = self._closed(way, ALONE_S, 1).seen
+            ms = alone.whole_ms
             found[name] |= {"p50_ms": statistics.median(ms), "p99_ms": percentile(ms, 0.99)}
+            if way.repeats:
+                found[name]["hit_share"] = alone.outcomes.get("hit", 0) / alone.requests
             crowd = self._closed(way, CROWD_S, CROWD)
             found[name] |= {"per_s": crowd.per_s, "cpu_us_per_request": crowd.cpu_us_per_request}
             if way.streams:
@@ -135,7 +138,7 @@ class Peers:
                     seen[f"cpu_per_{what}_over_plain_proxy"] = seen[f"cpu_us_per_{what}"] / plain
         return found
 
-    def _closed(self, way: Way, seconds: float, concurrency: int) -> Any:
+    def _closed(self, way: Way, seconds: float, concurrency: int) -> Measurement:
         first, cycle = (0, NAMES) if way.repeats else (self._next(), 0)
         job = self._stand.closed(way.arm, way.body, seconds, concurrency, first=first, cycle=cycle)
         return self._stand.run(way.arm, job)
@@ -161,11 +164,25 @@ def table(rounds: Sequence[Round]) -> tuple[tuple[str, ...], ...]:
     rows = [("way", *COLUMNS.values())]
     for name, first in rounds[0].items():
         cells = (
-            f"{statistics.median([one[name][column] for one in rounds]):,.2f}" if column in first else "–"
+            _short(statistics.median([one[name][column] for one in rounds])) if column in first else "–"
             for column in COLUMNS
         )
         rows.append((name, *cells))
     return tuple(rows)
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.2f}"
+
+
+def failures(rounds: Sequence[Round]) -> tuple[str, ...]:
+    """Hits that were none would be the price of something else."""
+    return tuple(
+        f"round {number}, {name}: only {seen['hit_share']:.0%} of the answers were hits"
+        for number, one in enumerate(rounds)
+        for name, seen in one.items()
+        if seen.get("hit_share", 1.0) < _FEWEST_HITS
+    )
 
 
 def page_with(page: str, rows: Sequence[Sequence[str]]) -> str:

@@ -72,7 +72,8 @@ def _show(name: str, measured: Measured, console: Console) -> None:
 
 def _show_rows(rows: Sequence[tuple[str, ...]], console: Console) -> None:
     headings, *others = rows
-    table = Table(headings[0], title="Medians", title_justify="left")
+    table = Table(title="Medians", title_justify="left")
+    table.add_column(headings[0], no_wrap=True)
     for heading in headings[1:]:
         table.add_column(heading, justify="right")
     for row in others:

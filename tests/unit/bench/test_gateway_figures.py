@@ -111,6 +111,9 @@ def test_the_table_of_peers_has_a_row_for_each_way() -> None:
     page = peers.page_with("# Peers\n<!-- bench peers -->\nold\n<!-- end -->\nmore\n", [headings, *rows])
     assert "old" not in page and page.startswith("# Peers\n") and page.endswith("<!-- end -->\nmore\n")
     assert "| DynBranch, hit | 7.00 |" in page
+    assert not peers.failures(rounds)
+    rounds[0]["direct"]["hit_share"] = 0.5
+    assert len(peers.failures(rounds)) == 1
     figures = peers.figures(rounds)
     assert figures["dynbranch_hit.added_p50_ms"].value == 1.5
     assert "direct.added_p50_ms" not in figures and "direct.per_s" in figures
