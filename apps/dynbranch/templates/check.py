@@ -253,8 +253,15 @@ class _Run:
         self._context = followed.context
         for point in self._checker.windows_at(Window.DECODE, stage.name):
             self._opened[point.name] = self._context
-        equal = self._judge(stage, exchange)
-        self._judge_fill(number, stage, exchange, tell=equal)
+        as_fill = self._judge_fill(number, stage, exchange)
+        if as_fill is None or isinstance(as_fill, Difference):
+            equal = self._judge(stage, exchange)
+            if equal and as_fill is not None:
+                self._tell(stage, as_fill)
+        else:
+            # Of several chains at once only the chain itself knows which outputs are its own.
+            self._report.stages[stage.name].seen += 1
+            self._report.stages[stage.name].equal += 1
         self._seen[stage.name] += 1
 
     def answered(self, number: int, exchange: Exchange) -> None:
@@ -299,9 +306,14 @@ class _Run:
         difference = self._checker.compare(stage, self._context, exchange, self._selections(stage), found)
         if difference is None:
             count.equal += 1
-        elif len(count.differences) < MAX_TOLD:
-            count.differences.append(difference)
+        else:
+            self._tell(stage, difference)
         return difference is None
+
+    def _tell(self, stage: Stage, difference: Difference) -> None:
+        count = self._report.stages[stage.name]
+        if len(count.differences) < MAX_TOLD:
+            count.differences.append(difference)
 
     def _selections(self, stage: Stage) -> tuple[str | None, ...]:
         """Each of the last selection's parts where parallel calls chose several."""
@@ -311,12 +323,12 @@ class _Run:
                 return last if len(last) > 1 else (None,)
         return (None,)
 
-    def _judge_fill(self, number: int, stage: Stage, exchange: Exchange, *, tell: bool) -> None:
+    def _judge_fill(self, number: int, stage: Stage, exchange: Exchange) -> Difference | bool | None:
         """As a fill: from what was known when the branch could open, and from the chain's own results, which
-        are the recorded ones. ``tell``: the demand itself was equal, so that this is news."""
+        are the recorded ones. True: equal; None: no chain leads here."""
         chains = [c for c in self._chains if c.left and c.left[0] == stage.name]
         if not chains:
-            return
+            return None
         count = self._report.stages[stage.name]
         count.fills += 1
         told: Difference | None = None
@@ -327,12 +339,11 @@ class _Run:
                 count.fills_equal += 1
                 chain.left.pop(0)
                 self._chain_of[number] = chain
-                return
+                return True
             told = told or difference
         chains[-1].left.pop(0)
         self._chain_of[number] = chains[-1]
-        if tell and told is not None and len(count.differences) < MAX_TOLD:
-            count.differences.append(told)
+        return told
 
 
 def _with(found: Difference, **known: str | int) -> Difference:

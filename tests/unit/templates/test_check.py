@@ -68,6 +68,26 @@ def test_parallel_calls_are_each_a_selection() -> None:
     assert report.points["calls"].read == 1
 
 
+def test_chains_that_run_at_the_same_time_keep_to_their_own_outputs() -> None:
+    text = TEXT.replace("then: call", "then: [call, get]").replace(
+        "  sum:",
+        """  get:
+    kind: tool
+    speculable: yes
+    reads: source
+    request: '{"of": {{ output.call.text | json }}}'
+  sum:""",
+    )
+    plan, one, two, total = workflow()
+    gets = [
+        Exchange("t", "w", StageKind.TOOL, "get", body, Output("x"), at_ms=9.5)
+        for body in (b'{"of": "1"}', b'{"of": "2"}')
+    ]
+    report = check(template(text), [plan, one, two, *gets, total])
+    assert report.holds, report
+    assert report.stages["get"].fills_equal == 2
+
+
 def test_the_first_difference_is_told_with_its_slot() -> None:
     plan, one, two, total = workflow()
     exchanges = [plan, one, two, replace(total, body=b'{"q":"why","all":"2 x"}')]
