@@ -76,7 +76,8 @@ class AgentDescription:
 @dataclass(frozen=True, slots=True)
 class GenerationOrder:
     """One generation to run. ``body`` is JSON as the engine shall receive it. ``cache_scope`` names who may
-    share an engine's cached prefixes with it, by an opaque digest; empty: everybody."""
+    share an engine's cached prefixes with it, by an opaque digest; empty: everybody. ``prompt_hint`` is what
+    gateways tell one another of how the prompt begins; empty: nothing."""
 
     generation_id: GenerationId
     protocol: WireProtocol
@@ -89,6 +90,7 @@ class GenerationOrder:
     forward_headers: tuple[tuple[str, str], ...] = ()
     work: WorkClass = WorkClass.CANONICAL
     cache_scope: str = ""
+    prompt_hint: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +151,4 @@ class Occupancy:
     engine_waiting: int | None = None
     kv_used_share: float | None = None
     fills: int = 0
+    prompt_hints: tuple[bytes, ...] = ()

@@ -129,6 +129,9 @@ _WORK_CLASSES: tuple[tuple[WorkClass, pb.WorkClass.ValueType], ...] = (
 )
 
 
+MAX_HINT_BYTES = 64
+
+
 def order_out(order: GenerationOrder) -> pb.GenerateRequest:
     return pb.GenerateRequest(
         generation_id=order.generation_id,
@@ -142,6 +145,7 @@ def order_out(order: GenerationOrder) -> pb.GenerateRequest:
         forward_headers=dict(order.forward_headers),
         work=next(coded for known, coded in _WORK_CLASSES if known is order.work),
         cache_scope=order.cache_scope,
+        prompt_hint=order.prompt_hint,
     )
 
 
@@ -153,6 +157,8 @@ def order_in(message: pb.GenerateRequest) -> GenerationOrder:
     work = next((known for known, coded in _WORK_CLASSES if coded == coded_work), None)
     if work is None:
         raise shared.malformed(f"work class {message.work} is not known")
+    if len(message.prompt_hint) > MAX_HINT_BYTES:
+        raise shared.malformed(f"a prompt hint has at most {MAX_HINT_BYTES} bytes")
     return GenerationOrder(
         generation_id=shared.generation_id_in(message.generation_id),
         protocol=protocol,
@@ -165,6 +171,7 @@ def order_in(message: pb.GenerateRequest) -> GenerationOrder:
         forward_headers=tuple(sorted(message.forward_headers.items())),
         work=work,
         cache_scope=message.cache_scope,
+        prompt_hint=message.prompt_hint,
     )
 
 
@@ -306,6 +313,7 @@ def occupancy_out(occupancy: Occupancy) -> pb.WatchOccupancyResponse:
         engine_waiting=occupancy.engine_waiting,
         kv_used_share=occupancy.kv_used_share,
         fills=occupancy.fills,
+        prompt_hints=occupancy.prompt_hints,
     )
 
 
@@ -320,4 +328,5 @@ def occupancy_in(message: pb.WatchOccupancyResponse) -> Occupancy:
         engine_waiting=message.engine_waiting if message.HasField("engine_waiting") else None,
         kv_used_share=message.kv_used_share if message.HasField("kv_used_share") else None,
         fills=message.fills,
+        prompt_hints=tuple(message.prompt_hints),
     )

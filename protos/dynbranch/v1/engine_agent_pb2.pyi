@@ -284,6 +284,7 @@ class GenerateRequest(_message.Message):
     FORWARD_HEADERS_FIELD_NUMBER: _builtins.int
     WORK_FIELD_NUMBER: _builtins.int
     CACHE_SCOPE_FIELD_NUMBER: _builtins.int
+    PROMPT_HINT_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.bytes
     protocol: Global___Protocol.ValueType
     target: _builtins.str
@@ -297,6 +298,8 @@ class GenerateRequest(_message.Message):
     work: Global___WorkClass.ValueType
     cache_scope: _builtins.str
     """An opaque digest of the sharing group: engines share no cached prefix across two of them. Empty: with everybody."""
+    prompt_hint: _builtins.bytes
+    """Opaque digests of how the prompt begins, at most 64 bytes. Gateways tell one another by them where prompts went."""
     @_builtins.property
     def lease(self) -> _shared_pb2.Lease:
         """Absent: the result is not stored."""
@@ -321,10 +324,11 @@ class GenerateRequest(_message.Message):
         forward_headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         work: Global___WorkClass.ValueType = ...,
         cache_scope: _builtins.str = ...,
+        prompt_hint: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cache_scope", b"cache_scope", "detach_grace_ms", b"detach_grace_ms", "fingerprint_digest", b"fingerprint_digest", "forward_headers", b"forward_headers", "generation_id", b"generation_id", "identity", b"identity", "lease", b"lease", "protocol", b"protocol", "target", b"target", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cache_scope", b"cache_scope", "detach_grace_ms", b"detach_grace_ms", "fingerprint_digest", b"fingerprint_digest", "forward_headers", b"forward_headers", "generation_id", b"generation_id", "identity", b"identity", "lease", b"lease", "prompt_hint", b"prompt_hint", "protocol", b"protocol", "target", b"target", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -770,6 +774,7 @@ class WatchOccupancyResponse(_message.Message):
     ENGINE_WAITING_FIELD_NUMBER: _builtins.int
     KV_USED_SHARE_FIELD_NUMBER: _builtins.int
     FILLS_FIELD_NUMBER: _builtins.int
+    PROMPT_HINTS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     ready: _builtins.bool
     slots: _builtins.int
@@ -783,6 +788,10 @@ class WatchOccupancyResponse(_message.Message):
     engine_waiting: _builtins.int
     kv_used_share: _builtins.float
     fills: _builtins.int
+    @_builtins.property
+    def prompt_hints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The hints of the orders taken since the last message, oldest first; in the first message, of the last ones."""
+
     def __init__(
         self,
         *,
@@ -795,10 +804,11 @@ class WatchOccupancyResponse(_message.Message):
         engine_waiting: _builtins.int | None = ...,
         kv_used_share: _builtins.float | None = ...,
         fills: _builtins.int = ...,
+        prompt_hints: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_kv_used_share", b"_kv_used_share", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "kv_used_share", b"kv_used_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_kv_used_share", b"_kv_used_share", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "fills", b"fills", "kv_used_share", b"kv_used_share", "ready", b"ready", "revision", b"revision", "running", b"running", "slots", b"slots", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_kv_used_share", b"_kv_used_share", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "fills", b"fills", "kv_used_share", b"kv_used_share", "prompt_hints", b"prompt_hints", "ready", b"ready", "revision", b"revision", "running", b"running", "slots", b"slots", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__engine_running: _TypeAlias = _typing.Literal["engine_running"]  # noqa: Y015
     _WhichOneofArgType__engine_running: _TypeAlias = _typing.Literal["_engine_running", b"_engine_running"]  # noqa: Y015

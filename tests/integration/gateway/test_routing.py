@@ -40,6 +40,20 @@ async def test_two_gateways_send_one_family_to_one_engine() -> None:
             assert sorted(fleet.asked()) == [0, 0, 4], family
 
 
+async def test_a_conversation_stays_though_its_turns_come_through_two_gateways() -> None:
+    async with running_fleet(gateways=2) as fleet:
+        for number in range(3):
+            await asyncio.gather(*(fleet.door.chat(f"{number} {other}: {LONG}") for other in range(3)))
+        fleet.forget()
+        said: list[str] = []
+        for turn in range(6):
+            said.append(f"{turn}: {LONG}")
+            await fleet.doors[turn % 2].chat(*said)
+            await eventually(fleet.is_quiet)
+            said.append(f"answer {turn}: {LONG}")
+        assert sorted(fleet.asked()) == [0, 0, 6]
+
+
 async def test_a_crowd_of_one_family_is_spread_within_the_bound() -> None:
     async with running_fleet() as fleet:
         for engine in fleet.engines:

@@ -13,6 +13,7 @@ from dynbranch.gateway.core.prompt_prefix import (
     PromptPrefix,
     blocks_of_tokens,
     prompt_prefix,
+    read_hint,
 )
 from dynbranch.naming.document import parse_body
 from hypothesis import given
@@ -64,6 +65,18 @@ def test_what_makes_another_family(changed: dict[str, Any]) -> None:
     plain: dict[str, Any] = {"messages": [SYSTEM, user("x")], "tools": TOOLS, "salt": ""}
     one, other = prefix(**plain), prefix(**{**plain, **changed})
     assert one.family != other.family and not shared(one, other)
+
+
+def test_instructions_that_fill_no_block_make_no_family() -> None:
+    short = {"role": "system", "content": "Be kind."}
+    one, other = prefix([short, user("a")]), prefix([short, user("b")])
+    assert one.family == one.opening != other.family
+
+
+def test_a_hint_is_read_back() -> None:
+    one = prefix([SYSTEM, user("a")])
+    assert read_hint(one.hint) == (one.family, one.opening)
+    assert read_hint(NO_PREFIX.hint) is None is read_hint(b"x" * 17)
 
 
 def test_fields_that_no_prompt_shows_change_nothing() -> None:

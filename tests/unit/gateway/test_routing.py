@@ -11,6 +11,7 @@ from dynbranch.gateway.core.routing import (
     Holdings,
     Router,
     RoutingPolicy,
+    Whereabouts,
     bound,
     open_ones,
 )
@@ -100,6 +101,48 @@ def test_what_a_restarted_engine_held_is_forgotten() -> None:
     assert router.choose(calm(), prefix) == away
     router.forget(away)
     assert router.choose(calm(), prefix) != away
+
+
+def test_a_conversation_that_another_gateway_began_stays_there() -> None:
+    one, other = Router(room_blocks=ROOM), Router(room_blocks=ROOM)
+    for router in (one, other):
+        for address in ENGINES:
+            router.sent(address, prompt("f", "another conversation " * 20))
+    first = prompt("f", "x" * 2000)
+    away = next(address for address in ENGINES if address != other.choose(calm(), first))
+    one.sent(away, first)
+    for router in (one, other):
+        router.heard(away, [first.hint])
+    later = prompt("f", "x" * 2000, "y" * 2000)
+    assert one.choose(calm(), later) == other.choose(calm(), later) == away
+    other.forget(away)
+    assert other.choose(calm(), first) != away
+
+
+def test_a_family_that_another_gateway_placed_stays_there() -> None:
+    router = Router(room_blocks=ROOM)
+    away = next(address for address in ENGINES if address != router.choose(calm(), prompt("f", "1")))
+    router.heard(away, [prompt("f", "1").hint, b"", b"not one of ours"])
+    assert router.choose(calm(), prompt("f", "2")) == away
+    assert router.choose([c for c in calm() if c.address != away], prompt("f", "2")) not in (None, away)
+
+
+def test_old_news_of_own_prompts_changes_nothing() -> None:
+    router, prefix = Router(room_blocks=ROOM), prompt("f", "x" * 2000)
+    router.sent("a:1", prefix)
+    router.heard("a:1", [prefix.hint])
+    assert router.choose(calm()[1:], prefix) != "a:1"
+    router.sent("b:1", prompt("f", "x" * 2000, "y" * 2000))
+    assert router.choose(calm(), prompt("f", "x" * 2000, "y" * 2000)) == "b:1"
+
+
+@given(st.lists(st.tuples(st.sampled_from(ENGINES), st.integers(0, 200)), max_size=60))
+def test_whereabouts_are_bounded(heard: list[tuple[str, int]]) -> None:
+    where = Whereabouts(max_conversations=20, max_families=5)
+    for address, number in heard:
+        where.heard(address, b"%d" % (number % 9), b"%d" % number)
+        where.sent(address, b"own %d" % number)
+    assert len(where.conversations) <= 20 >= len(where.own) and len(where.families) <= 5
 
 
 # -- load --------------------------------------------------------------------------------------------------

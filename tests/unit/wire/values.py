@@ -236,6 +236,7 @@ orders = build(
     forward_headers=facts,
     work=st.sampled_from(engine.WorkClass),
     cache_scope=words,
+    prompt_hint=st.binary(max_size=64),
 )
 ends = (
     build(engine.Completed, commit=words, execution_ms=numbers)
@@ -268,6 +269,7 @@ occupancies = build(
     engine_waiting=st.none() | u32,
     kv_used_share=st.none() | numbers,
     fills=u32,
+    prompt_hints=several(st.binary()),
 )
 
 pairs = st.dictionaries(words, words, max_size=3).map(lambda known: tuple(sorted(known.items())))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from types import TracebackType
 from typing import Self, assert_never
@@ -50,6 +50,7 @@ from dynbranch.engine_agent.core.messages import (
     Ticked,
     Wake,
 )
+from dynbranch.engine_agent.core.recent_prompts import RecentPrompts
 from dynbranch.engine_agent.core.registry import ENGINE_LOST_BODY, Generation, Limits, Registry
 from dynbranch.engine_agent.engines.port import (
     Engine,
@@ -146,6 +147,7 @@ class Agent:
         self._retime = asyncio.Event()
         self._timed_for: Instant | None = None
         self._looks = Looks(engine, self.registry.slots, clock)
+        self._prompts = RecentPrompts()
         self._closing = False
 
     # ---- its own life ----
@@ -214,6 +216,7 @@ class Agent:
         self._apply(Ordered(prepared.order, follower, prepared.width), opening=prepared.order)
         generation = self.registry.find(order.generation_id)
         assert generation is not None
+        self._prompts.add(order.prompt_hint)
         return self._followed_by(Follower(generation, follower, 0, wake, self._left))
 
     async def known_within(self, generation: GenerationId, wait_ms: int) -> None:
@@ -274,10 +277,12 @@ class Agent:
         """One report at once, then one per interval, and one whenever the description has changed."""
         changed = asyncio.Event()
         self._watchers.add(changed)
+        read = 0
         try:
             while not self._closing:
                 changed.clear()
-                yield await self._occupancy()
+                hints, read = self._prompts.since(read), self._prompts.count
+                yield replace(await self._occupancy(), prompt_hints=hints)
                 await set_within(changed, max(interval_ms, 10) / 1000, self._clock)
         finally:
             self._watchers.discard(changed)

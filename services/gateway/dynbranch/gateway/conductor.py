@@ -222,6 +222,7 @@ class Conductor:
             detach_grace_ms=self._detach_grace_ms,
             forward_headers=stage.forward_headers,
             cache_scope=stage.cache_scope,
+            prompt_hint=stage.prefix.hint,
         )
         client = await self._directory.client(effect.generation.agent_address)
         return client.generate(order, idle_s=self._idle_s)

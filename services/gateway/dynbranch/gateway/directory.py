@@ -305,6 +305,7 @@ class Directory:
             await self._describe(agent)
         self._hear(agent, ready=report.ready)
         agent.load.report(report)
+        self._router.heard(agent.address, report.prompt_hints)
         agent.slots = report.slots
 
 

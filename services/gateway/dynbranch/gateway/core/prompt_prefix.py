@@ -24,7 +24,7 @@ BYTES_PER_TOKEN = 4
 
 _INSTRUCTIONS = frozenset({"system", "developer"})
 _PLAIN_MESSAGE = frozenset({"role", "content"})
-_KEY_BYTES = 8
+KEY_BYTES = 8
 _KEYED_BYTES = 8192
 """How much of a text a key is made of: a key only spreads, and need not tell everything apart."""
 
@@ -32,12 +32,22 @@ _KEYED_BYTES = 8192
 @dataclass(frozen=True, slots=True)
 class PromptPrefix:
     """``blocks[i]`` stands for the first ``i + 1`` blocks, in this process only. ``family`` stands for what
-    many prompts share (tools and instructions), ``opening`` for that and the first message: both are the same
-    in every gateway."""
+    many prompts share (tools and instructions, where they fill a block), ``opening`` for that and the first
+    message, which a conversation keeps: both are the same in every gateway."""
 
     blocks: tuple[int, ...] = ()
     family: bytes = b""
     opening: bytes = b""
+
+    @property
+    def hint(self) -> bytes:
+        """What gateways tell one another of it, by way of the engine's agent."""
+        return self.family + self.opening
+
+
+def read_hint(hint: bytes) -> tuple[bytes, bytes] | None:
+    """Family and opening. None: it is not one of ours."""
+    return (hint[:KEY_BYTES], hint[KEY_BYTES:]) if len(hint) == 2 * KEY_BYTES else None
 
 
 NO_PREFIX = PromptPrefix()
@@ -60,12 +70,13 @@ def prompt_prefix(body: Json, salt: str) -> PromptPrefix:
 def prefix_of(head: Sequence[str], messages: Sequence[str]) -> PromptPrefix:
     """``head`` is what stands before the conversation itself."""
     begin = _bytes("\x00".join(head))
-    family = hashlib.blake2b(begin[:_KEYED_BYTES], digest_size=_KEY_BYTES)
+    family = hashlib.blake2b(begin[:_KEYED_BYTES], digest_size=KEY_BYTES)
     opening = family.copy()
     if messages:
         opening.update(b"\x01" + _bytes(messages[0][:_KEYED_BYTES]))
     text = b"\x01".join((begin, *map(_bytes, messages)))
-    return PromptPrefix(_chained(text), family.digest(), opening.digest())
+    shared = family if len(begin) >= BLOCK_BYTES else opening
+    return PromptPrefix(_chained(text), shared.digest(), opening.digest())
 
 
 def blocks_of_tokens(tokens: int) -> int:

@@ -9,6 +9,9 @@ that have had to read no more new text than their mean, so that no cache is fill
 of these the highest in rendezvous order of the prompt's family (or of its opening, where the family is held
 already), which every gateway finds without asking the others.
 
+A conversation that is under way goes where its last turn went, through whichever gateway: agents tell every
+gateway of the prompts that they were sent, by two short digests each.
+
 What an engine holds is an estimate: what was sent there, least recently used first out, as much as the engine
 has room for. Being wrong costs one prefill.
 """
@@ -20,8 +23,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final, TypeVar
 
-from dynbranch.gateway.core.prompt_prefix import NO_PREFIX, PromptPrefix
+from dynbranch.gateway.core.prompt_prefix import NO_PREFIX, PromptPrefix, read_hint
 
 SPREAD = 1.25
 """The ``c`` of the bound: a quarter above the mean. Mirrokni et al. show a constant cost of moves for it."""
@@ -32,6 +36,13 @@ SLACK_SHARE = 1 / 8
 WORTH_SHARE = 0.1
 """A held beginning counts from this share of the prompt on: to read less again is cheaper than to crowd all
 prompts that share a first line onto one engine."""
+
+
+MAX_CONVERSATIONS = 65_536
+MAX_FAMILIES = 16_384
+
+_NOWHERE: Final[frozenset[str]] = frozenset()
+Kept = TypeVar("Kept")
 
 
 class RoutingPolicy(Enum):
@@ -84,6 +95,49 @@ class Holdings:
             blocks.popitem(last=False)
 
 
+@dataclass(slots=True)
+class Whereabouts:
+    """Where other gateways sent prompts lately: a conversation's last engine, and all of a family. Of what
+    this gateway sent itself it knows more (``Holdings``). The least recently noted go first."""
+
+    max_conversations: int = MAX_CONVERSATIONS
+    max_families: int = MAX_FAMILIES
+    own: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
+    conversations: OrderedDict[bytes, str] = field(default_factory=OrderedDict)
+    families: OrderedDict[bytes, frozenset[str]] = field(default_factory=OrderedDict)
+
+    def of_conversation(self, opening: bytes) -> str | None:
+        return self.conversations.get(opening)
+
+    def of_family(self, family: bytes) -> frozenset[str]:
+        return self.families.get(family, _NOWHERE)
+
+    def sent(self, address: str, opening: bytes) -> None:
+        _put(self.own, opening, address, self.max_conversations)
+        self.conversations.pop(opening, None)
+
+    def heard(self, address: str, family: bytes, opening: bytes) -> None:
+        """Own prompts are heard of, too: their news is old."""
+        if self.own.get(opening) == address:
+            return
+        _put(self.conversations, opening, address, self.max_conversations)
+        _put(self.families, family, self.of_family(family) | {address}, self.max_families)
+
+    def forget(self, address: str) -> None:
+        for opening in [key for key, at in self.conversations.items() if at == address]:
+            del self.conversations[opening]
+        for family, places in list(self.families.items()):
+            if address in places:
+                self.families[family] = places - {address}
+
+
+def _put(kept: OrderedDict[bytes, Kept], key: bytes, value: Kept, room: int) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > room:
+        kept.popitem(last=False)
+
+
 class Router:
     """``room_blocks`` is what one engine holds."""
 
@@ -91,6 +145,7 @@ class Router:
         self._policy = policy
         self._room = room_blocks
         self._holdings: dict[str, Holdings] = {}
+        self._whereabouts = Whereabouts()
 
     def choose(self, candidates: Iterable[Candidate], prefix: PromptPrefix = NO_PREFIX) -> str | None:
         """None without candidates."""
@@ -101,9 +156,16 @@ class Router:
             return min(everyone, key=lambda c: (c.mute, c.in_flight, c.address)).address
         able = open_ones(everyone)
         held = {c.address: self._held(c.address, prefix) for c in able}
+        home = self._whereabouts.of_conversation(prefix.opening)
+        if home in held:
+            return home
         most = max(held.values())
         known = most > 0 and most >= WORTH_SHARE * len(prefix.blocks)
-        best = [c for c in able if held[c.address] == most] if known else able
+        if known:
+            best = [c for c in able if held[c.address] == most]
+        else:
+            told = self._whereabouts.of_family(prefix.family)
+            best = [c for c in able if c.address in told] or able
         key = prefix.opening if known else prefix.family
         best = _below_mean(best, lambda c: c.in_flight)
         best = _below_mean(best, lambda c: self._read(c.address))
@@ -111,15 +173,26 @@ class Router:
 
     def sent(self, address: str, prefix: PromptPrefix) -> None:
         """The engine reads the prompt now."""
-        if prefix.blocks and self._policy is RoutingPolicy.PREFIX:
+        if self._policy is not RoutingPolicy.PREFIX:
+            return
+        if prefix.opening:
+            self._whereabouts.sent(address, prefix.opening)
+        if prefix.blocks:
             self._holdings.setdefault(address, Holdings(self._room)).add(prefix.blocks)
             if self._read(address) > REMEMBERED_ROOMS * self._room:
                 for holdings in self._holdings.values():
                     holdings.read /= 2
 
+    def heard(self, address: str, hints: Iterable[bytes]) -> None:
+        """Some gateway, maybe this one, sent prompts there."""
+        for hint in hints:
+            if (keys := read_hint(hint)) is not None:
+                self._whereabouts.heard(address, *keys)
+
     def forget(self, address: str) -> None:
         """The engine started anew, or may have."""
         self._holdings.pop(address, None)
+        self._whereabouts.forget(address)
 
     def _read(self, address: str) -> float:
         holdings = self._holdings.get(address)
