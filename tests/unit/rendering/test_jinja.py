@@ -27,7 +27,7 @@ from dynbranch.rendering.problems import TemplateInvalid
 from dynbranch.rendering.reading import parse_template
 from dynbranch.rendering.recognition import Recogniser, holds_in_order
 from dynbranch.rendering.slots import SlotRenderer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 HEAD = """
@@ -55,6 +55,7 @@ def rendered(request: str, context: WorkflowContext | None = None, **inputs: Any
     return JinjaRenderer(template(request)).render("s", context).decode()
 
 
+@settings(max_examples=40)
 @given(value=values)
 def test_the_spellings_are_those_of_json_dumps(value: Any) -> None:
     text = json.dumps(value)
@@ -67,6 +68,7 @@ def test_the_spellings_are_those_of_json_dumps(value: Any) -> None:
         assert parse_text(spell_json(parsed, SPELLINGS[name])) == parsed
 
 
+@settings(max_examples=40)
 @given(text=texts)
 def test_a_text_within_a_text(text: str) -> None:
     inner = json.dumps({"id": text})
