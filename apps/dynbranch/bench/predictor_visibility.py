@@ -1,10 +1,10 @@
 """After which share of a decode its choice can be told.
 
 Real decodes of the embedded model, greedy, through the whole stack: a router that writes a reason and a
-handler as JSON that the engine holds it to, and a thought with an action in free text. A choice is *told*
-from where the stream predictor has it on top until the end, and *certain* from where it is there whole.
-Shares count streamed pieces, about a token each. Recorded decodes of other models give where the choice
-begins, from their lengths.
+handler as JSON that the engine holds it to, and a thought with an action in free text. A choice is *named*
+where it first stands in the text, *told* from where the stream predictor has it on top until the end, and
+*certain* from where the selector sees it whole. Shares count streamed pieces, about a token each. Recorded
+decodes of other models give where the choice begins, from their lengths.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from dynbranch.domain.template import Origin, Output, Where
 from dynbranch.rendering.outputs import GrowingOutput
 from dynbranch.rendering.selectors import Selector
 
-ROUTERS = 40
-THINKERS = 40
+ROUTERS = 32
+THINKERS = 32
 THOUGHT_TOKENS = 96
 CHARACTERS_PER_TOKEN = 4
 LONGEST_PROMPT_CHARACTERS = 4_000
@@ -43,20 +43,29 @@ _NOW = Instant(0.0)
 ROUTER = Selector(Where(Origin.OUTPUT, "decide", path="$.handler"), several=False)
 THINKER = Selector(Where(Origin.OUTPUT, "think", regex=r"lookup\[(?P<value>[^\]\n]+)\]"), several=False)
 
-_EXAMPLE = """Question: Who is the mayor of the city where the Alma Bridge stands?
-Read: The Alma Bridge is a bridge in Torvale. It was built in 1911 by Carl Ostin.
-Thought: The bridge stands in Torvale, so I need the mayor of Torvale.
-Action: lookup[Torvale]
-"""
+_EXAMPLES = (
+    (
+        "Question: Who is the mayor of the city where the Alma Bridge stands?\n"
+        "Read: The Alma Bridge is a bridge in Torvale. It was built in 1911 by Carl Ostin.",
+        "Thought: The bridge stands in Torvale, so I need the mayor of Torvale.\nAction: lookup[Torvale]\n",
+    ),
+    (
+        "Question: Where was the director of Blue Harbour born?\n"
+        "Read: Blue Harbour is a 1962 film directed by Irma Lund and starring Peter Vale.",
+        "Thought: Irma Lund directed the film, so I need where she was born.\nAction: lookup[Irma Lund]\n",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One real decode. ``pieces``: how many it was streamed in."""
+    """One real decode. ``pieces``: how many it was streamed in; ``named``: after which share of them its choice
+    stood in the text for the first time, if only in passing."""
 
     id: str
     pieces: int
     choice: str
+    named: float
     seen: Visibility
 
 
@@ -67,6 +76,7 @@ def visibility_figures(
     raw: dict[str, Any] = {}
     if run_model:
         for name, decodes, asked in _decoded(records, tell):
+            figures[f"visible_{name}_named_share"] = _median([one.named for one in decodes])
             figures[f"visible_{name}_told_share"] = _median([one.seen.told for one in decodes])
             figures[f"visible_{name}_certain_share"] = _median([one.seen.certain for one in decodes])
             raw[name] = {"asked": asked, "chose": len(decodes), "decodes": [asdict(one) for one in decodes]}
@@ -143,12 +153,14 @@ def watched(id: str, question: Question, items: Sequence[bytes], selector: Selec
     output, watch, predictor = GrowingOutput(), selector.watch(), Stream()
     tops: list[str | None] = []
     closed: list[bool] = []
+    texts: list[str] = []
     text = ""
     for item in items:
         added = output.add(item)
         if not added.text:
             continue
         text += added.text
+        texts.append(text)
         visible = watch.feed(added)
         asked = Question(question.coordinate, question.candidates, partial=text, visible=visible)
         ranking = predictor.propose(asked, _NOW)
@@ -158,7 +170,9 @@ def watched(id: str, question: Question, items: Sequence[bytes], selector: Selec
     if not isinstance(selected, tuple):
         return None
     (choice,) = selected
-    return Decode(id, len(tops), choice, visibility(tuple(tops), tuple(closed), choice))
+    named = next((place for place, so_far in enumerate(texts, 1) if choice in so_far), len(texts))
+    seen = visibility(tuple(tops), tuple(closed), choice)
+    return Decode(id, len(tops), choice, named / len(texts), seen)
 
 
 def _router_body(question: Question, model: str) -> bytes:
@@ -183,12 +197,17 @@ def _router_body(question: Question, model: str) -> bytes:
 def _thinker_body(question: Question, model: str) -> bytes:
     system = (
         "Answer questions by looking names up. Write one line that begins with Thought: and then one line of"
-        f" the form Action: lookup[NAME], with a name from what was read. An example:\n{_EXAMPLE}"
+        " the form Action: lookup[NAME], with a name from what was read."
     )
+    shown = [
+        {"role": role, "content": said}
+        for example in _EXAMPLES
+        for role, said in zip(("user", "assistant"), example, strict=True)
+    ]
     user = f"Question: {_text(question, TextKind.ASKED)}\nRead: {_text(question, TextKind.READ)}"
     return _body(
         model,
-        [{"role": "system", "content": system}, {"role": "user", "content": user}],
+        [{"role": "system", "content": system}, *shown, {"role": "user", "content": user}],
         max_tokens=THOUGHT_TOKENS,
         stop=["\nRead:", "\nQuestion:"],
     )
