@@ -59,8 +59,8 @@ _EXAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One real decode. ``pieces``: how many it was streamed in; ``named``: after which share of them its choice
-    stood in the text for the first time, if only in passing."""
+    """One real decode. ``pieces``: how many it was streamed in; ``named``: after which share of them its
+    choice stood in the text for the first time, if only in passing."""
 
     id: str
     pieces: int
