@@ -20,7 +20,7 @@ import os
 import random
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,11 +40,12 @@ from dynbranch.engine_agent.engines.vllm_process import MODULE
 HOME_VARIABLE = "DYNBRANCH_VLLM_HOME"
 DEFAULT_HOME = ".vllm"
 
-ENGINE_SLOTS = 16
+ENGINE_SLOTS = 8
 WARM_UP, ABORTS = 4, 60
-ROUNDS, CLIENTS_AT_ONCE, CANCELS_PER_ROUND = 4, 24, 80
+ROUNDS, CLIENTS_AT_ONCE, CANCELS_PER_ROUND = 4, 14, 80
 NEEDED_CANCELS = 300
-LONGEST_STAY_S = 2.5
+LONGEST_STAY_S = 4.0
+WORDS = (6, 20, 60, 200)
 MAX_TOKENS = 1200
 """More than any client stays for."""
 
@@ -97,6 +98,8 @@ def _own_engine(folder: Path, tell: Tell) -> Iterator[str]:
         *(str(python), *MODULE, "--model", str(home / "model"), "--served-model-name", "smollm2"),
         *("--host", "127.0.0.1", "--port", str(port), "--scheduling-policy", "priority", "--enforce-eager"),
         *("--max-model-len", "2048", "--max-num-seqs", str(ENGINE_SLOTS), "--dtype", "bfloat16"),
+        # A step that reads a long prompt must not take seconds: the engine hears nothing meanwhile.
+        *("--max-num-batched-tokens", "512"),
     )
     spec = ProcessSpec("vllm", line, {**os.environ, **_ENVIRON})
     with Processes([spec], folder / "logs", stop_deadline_s=20.0) as processes:
@@ -147,6 +150,8 @@ async def _measure(url: str, stack: Stack, tell: Tell) -> Measured:
 def too_little(cancelled: int, rounds: list[dict[str, Any]]) -> list[str]:
     """Clients that leave an engine with free slots would show little."""
     missing = [f"only {cancelled} clients left in time"] if cancelled < NEEDED_CANCELS else []
+    if sum(each["cancelled_in_decode"] for each in rounds) == 0:
+        missing.append("nobody left during a decode")
     if max(each["peak_waiting"] for each in rounds) == 0:
         missing.append("nobody ever waited in the engine's queue")
     if max(each["peak_kv_used_share"] for each in rounds) == 0:
@@ -186,18 +191,21 @@ class _Run:
     async def _abort(self, number: int) -> float:
         """Milliseconds from the closing of the connection to a running count of zero."""
         async with self._asked(self._body(f"a{number}", words=12)):
-            await self._until(lambda gauges: gauges[0] >= 1)
+            await self._until("to run", lambda gauges: gauges[0] >= 1)
             await asyncio.sleep(self.chance.uniform(0.0, 1.0))
         gone = time.perf_counter()
-        await self._until(lambda gauges: gauges[0] == 0)
+        await self._until("to stop", lambda gauges: gauges[0] == 0)
         took_ms = (time.perf_counter() - gone) * 1000
-        await self._until(lambda gauges: not any(gauges))
+        await self._until("to free its memory", lambda gauges: not any(gauges))
         return took_ms
 
-    async def _until(self, holds: Any) -> None:
-        async with asyncio.timeout(_SETTLE_S):
-            while not holds(await self._gauges()):
-                await asyncio.sleep(_LOOK_S)
+    async def _until(self, what: str, holds: Callable[[tuple[float, float, float]], bool]) -> None:
+        try:
+            async with asyncio.timeout(_SETTLE_S):
+                while not holds(await self._gauges()):
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            raise BenchFailed(f"the engine took more than {_SETTLE_S:g} s {what}") from None
 
     # Many at once
 
@@ -226,7 +234,8 @@ class _Run:
         began = time.perf_counter()
         left = await self._settled()
         return {
-            "cancelled": done.count("cancelled"),
+            "cancelled": done.count("in its decode") + done.count("before it heard anything"),
+            "cancelled_in_decode": done.count("in its decode"),
             "finished": done.count("finished"),
             "peak_running": peak[0],
             "peak_waiting": peak[1],
@@ -237,16 +246,18 @@ class _Run:
 
     async def _leave(self, label: str) -> str:
         """One client: streaming or not, greedy (through the store) or sampled, long or short."""
-        body = self._body(label, words=self.chance.choice((8, 40, 200, 600)))
+        body = self._body(label, words=self.chance.choice(WORDS))
         body["stream"] = self.chance.random() < 0.7
         body["temperature"] = self.chance.choice((0, 0.8))
         stays_s = self.chance.uniform(0.0, LONGEST_STAY_S)
+        heard = 0
         try:
             async with asyncio.timeout(stays_s), self._asked(body) as response:
-                await response.read()
+                async for data in response.content.iter_any():
+                    heard += len(data)
                 return "finished" if response.status == 200 else "refused"
         except TimeoutError:
-            return "cancelled"
+            return "in its decode" if heard else "before it heard anything"
 
     async def _settled(self) -> Left:
         """What is left when nothing changes any more, or after ``_SETTLE_S``."""
@@ -272,6 +283,7 @@ class _Run:
             "messages": [message],
             "temperature": 0,
             "max_tokens": MAX_TOKENS,
+            "ignore_eos": True,
             "stream": True,
         }
 

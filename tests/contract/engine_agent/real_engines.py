@@ -31,7 +31,7 @@ LONG = 400
 """Tokens that no engine here decodes before a test has looked."""
 STORED = ("committed", "pending")
 """A busy machine may need longer for the commit than a response waits."""
-START_S = 180
+START_S = 400
 STEP_S = 60
 
 

@@ -22,9 +22,9 @@ def test_whatever_is_held_is_a_leak() -> None:
 
 
 def test_seeing_too_little_is_a_failure() -> None:
-    enough = {"peak_waiting": 1.0, "peak_kv_used_share": 0.1}
+    enough = {"cancelled_in_decode": 1, "peak_waiting": 1.0, "peak_kv_used_share": 0.1}
     assert vllm.too_little(300, [enough]) == []
-    assert len(vllm.too_little(299, [{"peak_waiting": 0.0, "peak_kv_used_share": 0.0}])) == 3
+    assert len(vllm.too_little(299, [dict.fromkeys(enough, 0)])) == 4
 
 
 def test_without_an_engine_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
