@@ -1,0 +1,176 @@
+"""What running fills hold of each engine: a slot and tokens of its KV cache, each given back exactly once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from dynbranch.controller.core.branches.admission import EngineLoad, LoadView
+from dynbranch.domain.ids import FillId
+
+HELD_BLOCKS = 8192
+"""Beginnings remembered per engine: about 2 MB of prompts."""
+
+BLOCK_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StageKey:
+    """One stage of one fill, from 0."""
+
+    fill_id: FillId
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What fills may take of one engine. Zero slots: half of the engine's own; zero tokens: no bound."""
+
+    slots: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    engine: str
+    tokens: int
+
+
+@dataclass(slots=True)
+class _Engine:
+    slots: int = 0
+    running: int = 0
+    waiting: int = 0
+    fills: int = 0
+    serves_models: bool = True
+    reserved: int = 0
+    tokens: int = 0
+    blocks: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+
+
+class Reservations:
+    """Engines by address. One that is gone keeps what is reserved on it until each stage there has ended."""
+
+    def __init__(self, quota: Quota | None = None) -> None:
+        self._quota = quota or Quota()
+        self._engines: dict[str, _Engine] = {}
+        self._present: set[str] = set()
+        self._held: dict[StageKey, Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    # -- the engines ---------------------------------------------------------------------------------------
+
+    def see(
+        self, address: str, *, slots: int, running: int, waiting: int, fills: int, serves_models: bool
+    ) -> None:
+        engine = self._engines.setdefault(address, _Engine())
+        engine.slots, engine.running, engine.waiting, engine.fills = slots, running, waiting, fills
+        engine.serves_models = serves_models
+        self._present.add(address)
+
+    def lose(self, address: str) -> None:
+        self._present.discard(address)
+        engine = self._engines.get(address)
+        if engine is not None:
+            engine.blocks.clear()
+            if not engine.reserved:
+                del self._engines[address]
+
+    def load(self) -> LoadView:
+        return LoadView(tuple(self._load(address) for address in sorted(self._present)))
+
+    def _load(self, address: str) -> EngineLoad:
+        engine = self._engines[address]
+        return EngineLoad(
+            address=address,
+            slots=engine.slots,
+            canonical=max(0, engine.running - engine.fills),
+            waiting=engine.waiting,
+            fills=engine.fills,
+            reserved=engine.reserved,
+            serves_models=engine.serves_models,
+        )
+
+    # -- taking and giving back ----------------------------------------------------------------------------
+
+    def place(self, key: StageKey, members: Collection[str], body: bytes, tokens: int) -> str | None:
+        """Reserve on the least loaded of the engines that hold the longest beginning of the prompt. None: no
+        member has room for one more fill."""
+        assert key not in self._held, "a stage holds one reservation at a time"
+        able = [a for a in members if a in self._present and self._has_room(self._engines[a], tokens)]
+        if not able:
+            return None
+        blocks = prefix_blocks(body)
+        most = max(self._holds(address, blocks) for address in able)
+        best = [address for address in able if self._holds(address, blocks) == most]
+        engine = min(best, key=lambda address: (*self._burden(address), address))
+        self._take(key, engine, tokens, blocks)
+        return engine
+
+    def release(self, key: StageKey) -> Held | None:
+        """None: it holds nothing, or nothing any more."""
+        held = self._held.pop(key, None)
+        if held is None:
+            return None
+        engine = self._engines[held.engine]
+        engine.reserved -= 1
+        engine.tokens -= held.tokens
+        if not engine.reserved and held.engine not in self._present:
+            del self._engines[held.engine]
+        return held
+
+    def holds(self, key: StageKey) -> bool:
+        return key in self._held
+
+    def validate_state(self) -> None:
+        for address, engine in self._engines.items():
+            there = [held for held in self._held.values() if held.engine == address]
+            assert engine.reserved == len(there)
+            assert engine.tokens == sum(held.tokens for held in there)
+            assert len(engine.blocks) <= HELD_BLOCKS
+        assert all(held.engine in self._engines for held in self._held.values())
+        assert self._present <= set(self._engines)
+
+    def _has_room(self, engine: _Engine, tokens: int) -> bool:
+        slots = self._quota.slots or max(1, engine.slots // 2)
+        within = not self._quota.tokens or engine.tokens + tokens <= self._quota.tokens
+        return engine.reserved < slots and within
+
+    def _burden(self, address: str) -> tuple[int, int]:
+        """The queue first, then how little is free."""
+        load = self._load(address)
+        return load.waiting, -load.free
+
+    def _holds(self, address: str, blocks: Sequence[bytes]) -> int:
+        known = self._engines[address].blocks
+        count = 0
+        for block in blocks:
+            if block not in known:
+                break
+            count += 1
+        return count
+
+    def _take(self, key: StageKey, address: str, tokens: int, blocks: Sequence[bytes]) -> None:
+        engine = self._engines[address]
+        engine.reserved += 1
+        engine.tokens += tokens
+        self._held[key] = Held(address, tokens)
+        for block in blocks:
+            engine.blocks[block] = None
+            engine.blocks.move_to_end(block)
+        while len(engine.blocks) > HELD_BLOCKS:
+            engine.blocks.popitem(last=False)
+
+
+def prefix_blocks(body: bytes) -> tuple[bytes, ...]:
+    """Chained digests of the body's whole blocks: equal ones begin alike. Bodies of one stage spell what
+    stands before the messages alike, so that their beginnings are the prompts' too."""
+    blocks, chain = [], b""
+    for end in range(BLOCK_BYTES, len(body) + 1, BLOCK_BYTES):
+        chain = hashlib.blake2b(body[end - BLOCK_BYTES : end], key=chain, digest_size=16).digest()
+        blocks.append(chain)
+    return tuple(blocks)

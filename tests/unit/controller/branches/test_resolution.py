@@ -1,0 +1,344 @@
+"""What a selection removes, what outlives it, and what the store's settlements make of fills."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from dynbranch.controller.core.branches.instances import Bounds
+from dynbranch.controller.core.branches.lifecycle import BranchState, FillState
+from dynbranch.controller.core.branches.messages import (
+    AbortGeneration,
+    Detach,
+    DiscardRuns,
+    Ending,
+    EngineGone,
+    Learn,
+    RunStage,
+    Settled,
+    Unlearn,
+)
+from dynbranch.controller.core.branches.records import Branch
+from dynbranch.controller.core.branches.reservations import Quota
+from dynbranch.domain.events import Selection
+from dynbranch.domain.fills import DiscardReason, Settlement, SettlementKind
+from dynbranch.domain.ids import BranchId, FillId, GenerationId, Name, TrialId, UnixMs
+from dynbranch.domain.reuse import FillOrigin, GenerationRef, Identity, Incarnation
+from dynbranch.domain.template import Branching
+from unit.controller.branches.scenes import WORKFLOW, Scene, of, picked, routed, started
+
+OTHER = replace(WORKFLOW, workflow_id="w2")
+
+
+def opened(scene: Scene, *ranked: str) -> Branch:
+    scene.arrive("route", "r1")
+    branch = scene.branch
+    scene.propose(branch, *ranked)
+    return branch
+
+
+@pytest.mark.promise("C2.selection_removes")
+def test_the_losers_of_an_exclusive_branch_are_discarded_and_the_winner_goes_on() -> None:
+    scene = Scene()
+    branch = opened(scene, "a", "b")
+    a, b = branch.fills["a"], branch.fills["b"]
+    key_a, key_b = scene.run(a), scene.run(b)
+    out = scene.answer("r1", chosen=["a"])
+    (discard,) = of(DiscardRuns, out)
+    assert (discard.fills, discard.keys, discard.reason) == ((b.fill_id,), (key_b,), DiscardReason.LOST)
+    assert started(scene.end(key_a)) == ["finish:a"]
+    # The store names the loser's generation, its engine confirms the abort, its follower ends.
+    scene.discarded(b)
+    assert started(scene.end(key_b, Ending.ABORTED, ms=7.0)) == []
+    assert b.stages[0].state is FillState.ABORTED and b.discarded_ms == 7.0
+    assert branch.abort_ms == [3.0]
+
+
+@pytest.mark.promise("C2.selection_removes")
+def test_independent_offers_stay_until_their_time_is_over() -> None:
+    scene = Scene(routed(branching=Branching.INDEPENDENT))
+    branch = opened(scene, "a", "b")
+    keys = [scene.run(fill) for fill in branch.fills.values()]
+    assert of(DiscardRuns, scene.answer("r1", chosen=["a"])) == []
+    for key in keys:
+        scene.end(key, Ending.STORED)
+    (discard,) = of(DiscardRuns, scene.later(61))
+    assert discard.reason is DiscardReason.EXPIRED and len(discard.fills) == 2
+
+
+@pytest.mark.promise("C2.selection_removes")
+def test_an_ambiguous_resolution_keeps_nothing_and_teaches_nothing() -> None:
+    scene = Scene(routed(branching=Branching.INDEPENDENT))
+    branch = opened(scene, "a", "b")
+    scene.run(branch.fills["a"])
+    out = scene.answer("r1", ambiguous=True)
+    assert branch.state is BranchState.AMBIGUOUS
+    assert of(Unlearn, out) == [Unlearn(branch.branch_id)]
+    # One was asked of the store already, the other needs only be left alone.
+    assert of(DiscardRuns, out)[0].fills == (branch.fills["a"].fill_id,)
+    assert of(Detach, out) == [Detach(branch.fills["b"].stages[0].key)]
+
+
+def test_a_decision_stage_that_failed_keeps_nothing() -> None:
+    scene = Scene()
+    branch = opened(scene, "a")
+    scene.answer("r1", failed=True)
+    assert branch.state is BranchState.AMBIGUOUS
+
+
+def test_no_selection_at_all_is_a_selection_of_nothing() -> None:
+    scene = Scene()
+    branch = opened(scene, "a")
+    out = scene.answer("r1")
+    assert branch.selections == () and of(Learn, out) == [Learn(branch.branch_id, ())]
+
+
+def test_every_proposed_candidate_is_told_what_became_of_it() -> None:
+    scene = Scene()
+    branch = opened(scene, "a", "b", "c", "d")
+    assert of(Learn, scene.answer("r1", chosen=["d"])) == [Learn(branch.branch_id, ("d",))]
+    assert [one.selected for one in branch.candidates] == [False, False, False, True]
+
+
+@pytest.mark.promise("C2.stream_first")
+def test_a_choice_that_shows_gets_one_more_fill_and_a_closed_one_resolves() -> None:
+    scene = Scene()
+    branch = opened(scene, "a", "b", "c", "d")
+    assert started(scene.choice("r1", "d")) == ["work:d"]
+    assert branch.known("d") is not None and branch.unresolved
+    assert scene.choice("r1", "d") == []
+    assert started(scene.choice("r1", "a")) == [], "it runs already"
+    out = scene.choice("r1", "d", closed=True)
+    assert branch.selections == ("d",) and branch.resolved_by == "stream"
+    assert {effect.key.fill_id for effect in of(Detach, out)} == {branch.fills[x].fill_id for x in "abc"}
+    assert scene.answer("r1", chosen=["d"]) == []
+
+
+def test_a_closed_choice_that_nobody_guessed_is_filled_and_survives() -> None:
+    scene = Scene()
+    branch = opened(scene, "a")
+    out = scene.choice("r1", "z", closed=True)
+    assert started(out) == ["work:z"] and branch.fills["a"].lost and not branch.fills["z"].lost
+
+
+@pytest.mark.promise("C2.chain")
+def test_a_chain_goes_on_from_results_that_stood_already_or_ran_elsewhere() -> None:
+    scene = Scene()
+    branch = opened(scene, "a", "b")
+    a, b = branch.fills["a"], branch.fills["b"]
+    for fill, how in ((a, Ending.KNOWN), (b, Ending.JOINED)):
+        assert scene.prepare(fill) is not None
+        assert started(scene.end(fill.stages[0].key, how))
+        assert fill.stages[0].state is FillState.PASSED and fill.used_ms == 0
+    run = scene.prepare(a)
+    assert run is not None and not run.continues
+    assert run.producers == (Incarnation(a.stages[0].name or Name(b""), 0),)
+    assert a.context.outputs["work"][-1].text == "result"
+
+
+def test_what_a_fill_carries_is_the_workflows_own() -> None:
+    scene = Scene()
+    branch = opened(scene, "a")
+    run = scene.prepare(branch.fills["a"])
+    assert run is not None
+    assert run.identity == replace(WORKFLOW, stage="work")
+    assert run.passport.sharing_group == "group" and run.passport.cache_scope == "scope"
+    assert "secret" not in repr(run)
+    assert run.shadow_ttl_ms == 65_000 and run.continues
+
+
+@pytest.mark.promise("C2.settled_once")
+def test_a_demand_by_the_own_workflow_implies_its_selection() -> None:
+    scene = Scene()
+    branch = opened(scene, "a", "b")
+    key = scene.run(branch.fills["a"])
+    scene.run(branch.fills["b"])
+    scene.end(key)
+    (stage_run, _) = branch.fills["a"].stages
+    scene.settle(stage_run, branch.fills["a"], SettlementKind.SHADOWED)
+    out = scene.settle(stage_run, branch.fills["a"], SettlementKind.PROMOTED, by=WORKFLOW)
+    assert branch.selections == ("a",) and branch.resolved_by == "demand"
+    assert of(DiscardRuns, out)[0].fills == (branch.fills["b"].fill_id,)
+    assert scene.answer("r1", chosen=["a"]) == []
+
+
+def test_another_workflows_demand_leaves_the_branch_open() -> None:
+    scene = Scene()
+    branch = opened(scene, "a")
+    key = scene.run(branch.fills["a"])
+    scene.end(key)
+    scene.settle(branch.fills["a"].stages[0], branch.fills["a"], SettlementKind.SHADOWED)
+    scene.settle(branch.fills["a"].stages[0], branch.fills["a"], SettlementKind.PROMOTED, by=OTHER)
+    assert branch.unresolved and branch.fills["a"].stages[0].state is FillState.PROMOTED
+
+
+def test_one_of_several_calls_does_not_decide() -> None:
+    scene = Scene(routed(several=True))
+    branch = opened(scene, "a", "b")
+    scene.run(branch.fills["a"])
+    scene.settle(branch.fills["a"].stages[0], branch.fills["a"], SettlementKind.ADOPTED, by=WORKFLOW)
+    assert branch.unresolved
+    scene.answer("r1", chosen=["a", "b"])
+    assert branch.selections == ("a", "b") and not any(fill.lost for fill in branch.fills.values())
+
+
+@pytest.mark.promise("C2.settled_once")
+def test_a_settlement_that_comes_twice_counts_once() -> None:
+    scene = Scene(routed(then=("work",)))
+    branch = opened(scene, "a")
+    fill = branch.fills["a"]
+    scene.end(scene.run(fill))
+    for _ in range(2):
+        scene.settle(fill.stages[0], fill, SettlementKind.SHADOWED)
+        scene.settle(fill.stages[0], fill, SettlementKind.PROMOTED, by=OTHER)
+    assert scene.book.filling.duplicates == 2 and branch.consumed == 1
+    scene.answer("r1", chosen=["a"])
+    assert branch.state is BranchState.SETTLED and fill.saved_ms == 50.0
+
+
+def test_an_adopted_stage_is_immune_to_the_loss_that_comes_after() -> None:
+    scene = Scene(routed(then=("work",)))
+    branch = opened(scene, "a", "b")
+    b = branch.fills["b"]
+    key = scene.run(b)
+    scene.answer("r1", chosen=["a"])
+    scene.discarded(b, immune=[b])
+    scene.end(key, Ending.ABORTED)  # its follower left; the demand's own goes on
+    scene.settle(b.stages[0], b, SettlementKind.ADOPTED, by=OTHER, ms=0.0)
+    assert b.stages[0].state is FillState.ABORTED
+    assert scene.book.filling.late == 1
+
+
+def test_an_adopted_stage_ends_as_the_store_says() -> None:
+    scene = Scene(routed(then=("work",)))
+    branch = opened(scene, "a", "b", "c")
+    for selection, how, kind, state in (
+        ("a", Ending.STORED, SettlementKind.CONFIRMED, FillState.CONFIRMED),
+        ("b", Ending.NOT_STORED, None, FillState.SERVED_ONLY),
+        ("c", Ending.FAILED, None, FillState.FAILED),
+    ):
+        fill = branch.fills[selection]
+        key = scene.run(fill)
+        scene.now += 1
+        scene.settle(fill.stages[0], fill, SettlementKind.ADOPTED, by=OTHER, ms=0.0)
+        assert fill.saved_ms == pytest.approx(1000)
+        scene.end(key, how)
+        if kind is not None:
+            scene.settle(fill.stages[0], fill, kind)
+        assert fill.stages[0].state is state
+    scene.answer("r1", chosen=["a"])
+    assert branch.state is BranchState.SETTLED
+
+
+def test_a_write_that_closes_a_running_fill_ends_its_generation() -> None:
+    scene = Scene()
+    branch = opened(scene, "a")
+    fill = branch.fills["a"]
+    key = scene.run(fill)
+    there = GenerationRef(GenerationId(b"g1"), "e1")
+    out = scene.settle(fill.stages[0], fill, SettlementKind.STALE, reason="write", generation=there)
+    assert of(AbortGeneration, out)[0].generation == there
+    assert fill.stages[0].state is FillState.ABORTED and scene.reserved == 1
+    scene.end(key, Ending.ABORTED)
+    assert scene.reserved == 0 and fill.is_over
+
+
+def test_a_shadow_that_nobody_knows_is_taken_away() -> None:
+    scene = Scene()
+    origin = FillOrigin(BranchId(b"b"), TrialId(b"t"), FillId(b"f"))
+    row = Settlement(1, SettlementKind.SHADOWED, origin, UnixMs(1), Name(b"n" * 32))
+    (discard,) = of(DiscardRuns, scene.do(Settled(row)))
+    assert discard.fills == (FillId(b"f"),) and discard.branch_id is None
+    assert scene.do(Settled(row)) == []
+
+
+def test_a_dropped_row_is_made_good_by_the_next() -> None:
+    scene = Scene(routed(then=("work",)))
+    branch = opened(scene, "a")
+    fill = branch.fills["a"]
+    scene.end(scene.run(fill))
+    scene.settle(fill.stages[0], fill, SettlementKind.PROMOTED, by=OTHER)
+    assert fill.stages[0].state is FillState.PROMOTED
+
+
+@pytest.mark.promise("C2.branch_expires")
+def test_time_ends_a_branch_and_whatever_the_store_never_tells() -> None:
+    scene = Scene()
+    branch = opened(scene, "a")
+    scene.end(scene.run(branch.fills["a"]), Ending.NOT_STORED)
+    out = scene.later(61)
+    assert branch.state is BranchState.SETTLED and of(Unlearn, out)
+    scene.arrive("route", "r2")
+    second = scene.branch
+    scene.propose(second, "a")
+    key = scene.run(second.fills["a"])
+    scene.end(key)  # stored, but its row never comes
+    scene.later(61)
+    assert second.state is BranchState.EXPIRED
+    scene.end(second.fills["a"].stages[1].key, Ending.ABORTED)
+    assert second.state is BranchState.EXPIRED
+    scene.later(60)
+    assert second.state is BranchState.SETTLED
+    assert second.fills["a"].stages[-1].is_over
+
+
+@pytest.mark.promise("C2.branch_expires")
+def test_a_silent_workflow_ends_with_its_branches() -> None:
+    scene = Scene(bounds=Bounds(workflow_ttl_s=10))
+    branch = opened(scene, "a")
+    scene.run(branch.fills["a"])
+    (discard,) = of(DiscardRuns, scene.later(11))
+    assert discard.reason is DiscardReason.CANCELLED and branch.state is BranchState.EXPIRED
+    assert len(scene.book.workflows) == 0
+
+
+def test_engines_take_as_many_fills_as_their_quota() -> None:
+    scene = Scene(quota=Quota(slots=1))
+    branch = opened(scene, "a", "b")
+    a, b = branch.fills["a"], branch.fills["b"]
+    key = scene.run(a)
+    assert scene.prepare(b) is None
+    assert b.stages[0].state is FillState.REFUSED
+    assert b.stages[0].reason == "no engine has room for one more fill"
+    scene.end(key)
+    assert scene.reserved == 0
+
+
+def test_an_engine_that_is_gone_takes_none_and_what_it_held_is_given_back() -> None:
+    scene = Scene()
+    branch = opened(scene, "a", "b")
+    key = scene.run(branch.fills["a"])
+    scene.do(EngineGone("e1"))
+    assert scene.prepare(branch.fills["b"]) is None
+    scene.end(key, Ending.FAILED)
+    assert scene.reserved == 0
+
+
+def test_a_loser_that_was_being_written_never_asks_the_store() -> None:
+    scene = Scene()
+    branch = opened(scene, "a", "b")
+    b = branch.fills["b"]
+    assert of(Detach, scene.answer("r1", chosen=["a"])) == [Detach(b.stages[0].key)]
+    assert of(RunStage, [scene.prepare(b)]) == []
+    assert b.stages[0].state is FillState.ABORTED and b.is_over
+
+
+def test_events_of_stages_that_have_ended_change_nothing() -> None:
+    scene = Scene(routed(then=("work",)))
+    branch = opened(scene, "a")
+    key = scene.run(branch.fills["a"])
+    scene.end(key)
+    assert scene.end(key) == [] and scene.prepare(branch.fills["a"]) is None
+    scene.begin(branch.fills["a"])
+    assert branch.fills["a"].stages[0].state is FillState.RUNNING
+
+
+def test_a_pick_resolves_and_the_unpicked_stay() -> None:
+    scene = Scene(picked())
+    menu = Identity("t", "menus", "w1", "main")
+    scene.arrive("offer", "o1", identity=menu)
+    scene.answer("o1")
+    branch = scene.branch
+    scene.propose(branch, "x", "y")
+    scene.arrive("act", "a1", identity=menu, selections=[Selection("pick", ("x",))])
+    assert branch.selections == ("x",) and not branch.fills["y"].lost
