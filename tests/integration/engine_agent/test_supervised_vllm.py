@@ -88,6 +88,20 @@ async def test_what_dies_is_started_again_whole(model: Path, pids: Path) -> None
         assert len(started(pids)) == 2
 
 
+@pytest.mark.promise("I1")
+async def test_replaced_weights_are_another_executor_after_the_restart(model: Path) -> None:
+    kept = engine(model)
+    try:
+        found = []
+        for weights in ("a", "a", "b"):
+            if not (model / "model.safetensors").exists() or weights == "b":
+                (model / "model.safetensors").write_text(weights * 2)
+            found.append((await kept.start()).models[0].fingerprint)
+        assert found[0] == found[1] != found[2]
+    finally:
+        await kept.close()
+
+
 async def test_it_ends_however_the_agent_ends(model: Path, pids: Path) -> None:
     script = (
         "import asyncio, sys\n"

@@ -67,6 +67,7 @@ def test_a_hubs_name_is_found_where_its_client_keeps_it(tmp_path: Path) -> None:
     assert find_model("org/m", "abc", {"HF_HUB_CACHE": str(tmp_path / "hub")}) is not None
     assert find_model("org/m", "other", environ) is None and find_model("org/n", "", environ) is None
     assert find_model(str(tmp_path), "", {}) == ModelFolder(tmp_path)
+    assert all(find_model(name, "", environ) is None for name in ("", ".", "tests", str(tmp_path / "none")))
 
 
 def test_the_last_of_an_argument_counts() -> None:

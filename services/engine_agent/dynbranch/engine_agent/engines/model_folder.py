@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ from dynbranch.engine_agent.engines.fingerprint import file_digest
 
 _TELLING = frozenset({".safetensors", ".bin", ".pt", ".gguf", ".json", ".jinja", ".model", ".txt", ".py"})
 """Weights, settings, tokenizers, templates and code; not pictures and readmes."""
+
+
+Stamp = tuple[str | tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +45,33 @@ class ModelFolder:
         dtype = config.get("dtype") or config.get("torch_dtype") or "unknown"
         return {"weights.dtype": str(dtype), "quantisation": str(method)}
 
+    def stamp(self) -> Stamp:
+        """Changes when a file does: names, sizes in bytes and times of change in ns. Raises OSError."""
+        told = ((name, file.stat()) for name, file in self._files())
+        return (str(self.path), *((name, stat.st_size, stat.st_mtime_ns) for name, stat in told))
+
     def digest(self) -> str:
         """SHA-256 over names and contents: about a second per gigabyte. Raises OSError."""
         whole = hashlib.sha256()
+        for name, file in self._files():
+            whole.update(f"{name}\n{file_digest(file)}\n".encode())
+        return whole.hexdigest()
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
         for file in sorted(self.path.rglob("*")):
             name = file.relative_to(self.path)
             if file.suffix in _TELLING and file.is_file() and not any(p.startswith(".") for p in name.parts):
-                whole.update(f"{name.as_posix()}\n{file_digest(file)}\n".encode())
-        return whole.hexdigest()
+                yield name.as_posix(), file
 
 
 def find_model(model: str, revision: str, environ: Mapping[str, str]) -> ModelFolder | None:
-    """A path, or a hub's name for what its client has downloaded already. None: not on this machine."""
+    """A whole path, or a hub's name for what its client has downloaded already. None: not on this machine. A
+    relative path means something to the server that was started with it, and nothing to others."""
     path = Path(model)
-    if path.is_dir():
-        return ModelFolder(path)
+    if path.is_absolute():
+        return ModelFolder(path) if path.is_dir() else None
+    if not model:
+        return None
     home = (
         environ.get("HF_HUB_CACHE")
         or Path(environ.get("HF_HOME") or Path.home() / ".cache/huggingface") / "hub"

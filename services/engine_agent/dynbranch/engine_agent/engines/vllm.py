@@ -16,7 +16,7 @@ from dynbranch.domain.reuse import Level
 from dynbranch.engine_agent.engines import sampling_defaults
 from dynbranch.engine_agent.engines.fingerprint import cpu_features
 from dynbranch.engine_agent.engines.http import EngineHttp, Timeouts, asking
-from dynbranch.engine_agent.engines.model_folder import ModelFolder, find_model
+from dynbranch.engine_agent.engines.model_folder import ModelFolder, Stamp, find_model
 from dynbranch.engine_agent.engines.openai import OpenAiEngine, OpenAiSettings
 from dynbranch.engine_agent.engines.port import (
     BodyFields,
@@ -90,7 +90,8 @@ class VllmEngine:
         self._process = VllmProcess()
         self._server: OpenAiEngine | None = None
         self._started_well: Command | None = None
-        self._digests: dict[Path, str] = {}
+        self._digests: dict[Stamp, str] = {}
+        self._weights = ""
         self._defaults: dict[str, dict[str, str]] = {}
 
     @property
@@ -262,14 +263,20 @@ class VllmEngine:
     def _folder(self) -> ModelFolder | None:
         settings = self._settings
         revision = argument(settings.arguments, "--revision") or ""
-        return find_model(settings.model, revision, {**os.environ, **settings.environ})
+        here = Path(settings.model)
+        model = str(here.absolute()) if here.is_dir() else settings.model
+        return find_model(model, revision, {**os.environ, **settings.environ})
 
     def _digest_folder(self) -> None:
-        """Read once while the server loads the same files."""
-        folder = self._folder()
-        if folder is not None and folder.path not in self._digests:
-            with suppress(OSError):
-                self._digests[folder.path] = folder.digest()
+        """While the server loads the same files; again only when they have changed."""
+        folder, self._weights = self._folder(), ""
+        if folder is None:
+            return
+        with suppress(OSError):
+            stamp = folder.stamp()
+            if stamp not in self._digests:
+                self._digests = {stamp: folder.digest()}
+            self._weights = self._digests[stamp]
 
     async def _details(self, card: Mapping[str, Any]) -> ModelDetails:
         if card.get("parent"):
@@ -278,8 +285,8 @@ class VllmEngine:
         facts = folder.facts() if folder is not None else {}
         if self._ours:
             facts |= _own_facts(self._settings)
-            if folder is not None and (digest := self._digests.get(folder.path)) is not None:
-                facts["weights"] = f"sha256:{digest}"
+            if self._weights:
+                facts["weights"] = f"sha256:{self._weights}"
         defaults = await self._sampling(card, folder)
         if defaults is not None:
             self._defaults[str(card.get("id", ""))] = defaults
