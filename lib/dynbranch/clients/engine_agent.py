@@ -7,7 +7,13 @@ from collections.abc import AsyncGenerator
 from dynbranch.clients.calls import answer, decoded, follow
 from dynbranch.clients.conversation import Conversation
 from dynbranch.clients.followed import Agents, followed
-from dynbranch.domain.engine import AgentDescription, GenerationEvents, GenerationOrder, Occupancy
+from dynbranch.domain.engine import (
+    AbortResult,
+    AgentDescription,
+    GenerationEvents,
+    GenerationOrder,
+    Occupancy,
+)
 from dynbranch.domain.ids import GenerationId
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.channel import channel
@@ -50,16 +56,24 @@ class GrpcEngineAgent:
         return followed(self._conversation, wire.generate_ask(order, telemetry.inject()), idle_s)
 
     def attach(
-        self, generation: GenerationId, *, from_item: int, wait_ms: int, idle_s: float
+        self,
+        generation: GenerationId,
+        *,
+        from_item: int,
+        wait_ms: int,
+        idle_s: float,
+        adopts: bool = False,
+        quiet: bool = False,
     ) -> AsyncGenerator[GenerationEvents, None]:
-        ask = wire.attach_ask(generation, from_item, wait_ms, telemetry.inject())
+        trace = telemetry.inject()
+        ask = wire.attach_ask(generation, from_item, wait_ms, trace, adopts=adopts, quiet=quiet)
         return followed(self._conversation, ask, idle_s)
 
-    async def abort(self, generation: GenerationId, *, reason: str, timeout_s: float) -> bool:
-        response: pb.AbortResponse = await answer(
-            self._stub.Abort, wire.abort_out(generation, reason), timeout_s
-        )
-        return response.aborted
+    async def abort(
+        self, generation: GenerationId, *, reason: str, timeout_s: float, only_speculative: bool = False
+    ) -> AbortResult:
+        request = wire.abort_out(generation, reason, only_speculative=only_speculative)
+        return decoded(wire.aborted_in, await answer(self._stub.Abort, request, timeout_s))
 
     async def drain(self, *, deadline_s: float) -> int:
         response: pb.DrainResponse = await answer(

@@ -12,7 +12,13 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from dynbranch.domain.branches import BranchSummary, TemplateSet
-from dynbranch.domain.engine import AgentDescription, GenerationEvents, GenerationOrder, Occupancy
+from dynbranch.domain.engine import (
+    AbortResult,
+    AgentDescription,
+    GenerationEvents,
+    GenerationOrder,
+    Occupancy,
+)
 from dynbranch.domain.events import ControllerSummary, EventBatch
 from dynbranch.domain.fills import BeginFill, DiscardFills, DiscardResult, FillOutcome, Settlement
 from dynbranch.domain.ids import BranchId, GenerationId, LeaseId, Name, RecordId
@@ -69,14 +75,32 @@ class EngineAgent(Protocol):
     async def describe(self, *, timeout_s: float) -> AgentDescription: ...
 
     def generate(self, order: GenerationOrder, *, idle_s: float) -> AsyncGenerator[GenerationEvents]:
-        """Starts the generation and follows it. Closing detaches; the last one to leave aborts."""
+        """Starts the generation and follows it. Closing detaches; the last one to leave aborts.
+
+        A fill or draft beyond the agent's own limits is refused at
+        once: NotReady, ``fill_limit``. Of a quiet order nothing comes before the end: ``idle_s`` bounds all.
+        """
 
     def attach(
-        self, generation: GenerationId, *, from_item: int, wait_ms: int, idle_s: float
+        self,
+        generation: GenerationId,
+        *,
+        from_item: int,
+        wait_ms: int,
+        idle_s: float,
+        adopts: bool = False,
+        quiet: bool = False,
     ) -> AsyncGenerator[GenerationEvents]:
-        """Raises NotFound (before the first message) when the generation is unknown after ``wait_ms``."""
+        """Raises NotFound (before the first message) when the generation is unknown after ``wait_ms``.
 
-    async def abort(self, generation: GenerationId, *, reason: str, timeout_s: float) -> bool: ...
+        ``adopts``: a demand takes the fill over, which is canonical work from now on.
+        """
+
+    async def abort(
+        self, generation: GenerationId, *, reason: str, timeout_s: float, only_speculative: bool = False
+    ) -> AbortResult:
+        """Returns when the engine has let go. ``only_speculative`` leaves canonical work alone, and with it
+        a fill that a demand has taken over."""
 
     async def drain(self, *, deadline_s: float) -> int: ...
 

@@ -77,7 +77,8 @@ class AgentDescription:
 class GenerationOrder:
     """One generation to run. ``body`` is JSON as the engine shall receive it. ``cache_scope`` names who may
     share an engine's cached prefixes with it, by an opaque digest; empty: everybody. ``prompt_hint`` is what
-    gateways tell one another of how the prompt begins; empty: nothing."""
+    gateways tell one another of how the prompt begins; empty: nothing. ``quiet``: its items are wanted
+    together with its end. ``reserve_tokens`` is how much KV cache a fill or draft may come to hold."""
 
     generation_id: GenerationId
     protocol: WireProtocol
@@ -91,6 +92,38 @@ class GenerationOrder:
     work: WorkClass = WorkClass.CANONICAL
     cache_scope: str = ""
     prompt_hint: bytes = b""
+    quiet: bool = False
+    reserve_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AttachOrder:
+    """Follow a generation from an item of its log. ``adopts``: a demand takes the fill over, which is
+    canonical work from now on. ``quiet``: all items are wanted together with the end."""
+
+    generation_id: GenerationId
+    from_item: int = 0
+    wait_ms: int = 0
+    adopts: bool = False
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AbortOrder:
+    """``only_speculative``: leave canonical work alone, and with it a fill that a demand has taken over."""
+
+    generation_id: GenerationId
+    reason: str
+    only_speculative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AbortResult:
+    """Not ``aborted``: it was not running. ``confirmed_ms``: until the engine's own count had fallen; None
+    where it has none, where it had not begun, and where it did not fall in time."""
+
+    aborted: bool
+    confirmed_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +173,8 @@ class GenerationEvents:
 class Occupancy:
     """What an agent reports of its engine. ``running`` and ``waiting`` are its own generations; ``engine_…``
     those of everyone who uses the engine, by its report and what the agent knows to be there now; None where
-    it has no count. ``fills``: slots with what nobody waits for yet."""
+    it has no count. ``fills``: slots with what nobody waits for yet, ``drafts`` of them with drafts;
+    ``fill_slots`` and ``fill_kv_tokens`` (None: none) are the agent's limits for both together."""
 
     revision: int
     ready: bool
@@ -152,3 +186,7 @@ class Occupancy:
     kv_used_share: float | None = None
     fills: int = 0
     prompt_hints: tuple[bytes, ...] = ()
+    drafts: int = 0
+    speculative_tokens: int = 0
+    fill_slots: int = 0
+    fill_kv_tokens: int | None = None

@@ -7,8 +7,11 @@ from typing import assert_never
 
 from dynbranch.domain.engine import (
     Aborted,
+    AbortOrder,
+    AbortResult,
     AgentDescription,
     AgentKind,
+    AttachOrder,
     Completed,
     Failed,
     Freshness,
@@ -146,6 +149,8 @@ def order_out(order: GenerationOrder) -> pb.GenerateRequest:
         work=next(coded for known, coded in _WORK_CLASSES if known is order.work),
         cache_scope=order.cache_scope,
         prompt_hint=order.prompt_hint,
+        quiet=order.quiet,
+        reserve_tokens=order.reserve_tokens,
     )
 
 
@@ -172,17 +177,30 @@ def order_in(message: pb.GenerateRequest) -> GenerationOrder:
         work=work,
         cache_scope=message.cache_scope,
         prompt_hint=message.prompt_hint,
+        quiet=message.quiet,
+        reserve_tokens=message.reserve_tokens,
     )
 
 
-def attach_out(generation: GenerationId, from_item: int, wait_ms: int) -> pb.AttachRequest:
-    return pb.AttachRequest(generation_id=generation, from_item=from_item, wait_ms=wait_ms)
+def attach_out(order: AttachOrder) -> pb.AttachRequest:
+    return pb.AttachRequest(
+        generation_id=order.generation_id,
+        from_item=order.from_item,
+        wait_ms=order.wait_ms,
+        adopts=order.adopts,
+        quiet=order.quiet,
+    )
 
 
-def attach_in(message: pb.AttachRequest) -> tuple[GenerationId, int, int]:
-    """The generation, the first item wanted, and how many milliseconds to wait for it (at most 50)."""
-    generation = shared.generation_id_in(message.generation_id)
-    return generation, message.from_item, min(message.wait_ms, MAX_ATTACH_WAIT_MS)
+def attach_in(message: pb.AttachRequest) -> AttachOrder:
+    """It waits 50 ms at most."""
+    return AttachOrder(
+        generation_id=shared.generation_id_in(message.generation_id),
+        from_item=message.from_item,
+        wait_ms=min(message.wait_ms, MAX_ATTACH_WAIT_MS),
+        adopts=message.adopts,
+        quiet=message.quiet,
+    )
 
 
 # Many calls on one stream
@@ -194,10 +212,17 @@ def generate_ask(order: GenerationOrder, trace: Iterable[tuple[str, str]] = ()) 
 
 
 def attach_ask(
-    generation: GenerationId, from_item: int, wait_ms: int, trace: Iterable[tuple[str, str]] = ()
+    generation: GenerationId,
+    from_item: int,
+    wait_ms: int,
+    trace: Iterable[tuple[str, str]] = (),
+    *,
+    adopts: bool = False,
+    quiet: bool = False,
 ) -> pb.GenerationAsk:
     """The number of the call is not set yet."""
-    return pb.GenerationAsk(attach=attach_out(generation, from_item, wait_ms), **dict(trace))
+    order = AttachOrder(generation, from_item, wait_ms, adopts, quiet)
+    return pb.GenerationAsk(attach=attach_out(order), **dict(trace))
 
 
 def asks_out(asks: list[pb.GenerationAsk]) -> pb.EngineAgentServiceConverseRequest:
@@ -282,12 +307,23 @@ def _end_in(message: pb.GenerationEnd) -> GenerationEnd:
 # Abort and drain
 
 
-def abort_out(generation: GenerationId, reason: str) -> pb.AbortRequest:
-    return pb.AbortRequest(generation_id=generation, reason=reason)
+def abort_out(generation: GenerationId, reason: str, *, only_speculative: bool = False) -> pb.AbortRequest:
+    return pb.AbortRequest(generation_id=generation, reason=reason, only_speculative=only_speculative)
 
 
-def abort_in(message: pb.AbortRequest) -> tuple[GenerationId, str]:
-    return shared.generation_id_in(message.generation_id), message.reason
+def abort_in(message: pb.AbortRequest) -> AbortOrder:
+    generation = shared.generation_id_in(message.generation_id)
+    return AbortOrder(generation, message.reason, message.only_speculative)
+
+
+def aborted_out(result: AbortResult) -> pb.AbortResponse:
+    return pb.AbortResponse(aborted=result.aborted, confirmed_ms=result.confirmed_ms)
+
+
+def aborted_in(message: pb.AbortResponse) -> AbortResult:
+    if not message.HasField("confirmed_ms"):
+        return AbortResult(message.aborted)
+    return AbortResult(message.aborted, shared.number_in(message.confirmed_ms, "confirmed_ms"))
 
 
 def drain_out(deadline_s: float) -> pb.DrainRequest:
@@ -314,6 +350,10 @@ def occupancy_out(occupancy: Occupancy) -> pb.WatchOccupancyResponse:
         kv_used_share=occupancy.kv_used_share,
         fills=occupancy.fills,
         prompt_hints=occupancy.prompt_hints,
+        drafts=occupancy.drafts,
+        speculative_tokens=occupancy.speculative_tokens,
+        fill_slots=occupancy.fill_slots,
+        fill_kv_tokens=occupancy.fill_kv_tokens,
     )
 
 
@@ -329,4 +369,8 @@ def occupancy_in(message: pb.WatchOccupancyResponse) -> Occupancy:
         kv_used_share=message.kv_used_share if message.HasField("kv_used_share") else None,
         fills=message.fills,
         prompt_hints=tuple(message.prompt_hints),
+        drafts=message.drafts,
+        speculative_tokens=message.speculative_tokens,
+        fill_slots=message.fill_slots,
+        fill_kv_tokens=message.fill_kv_tokens if message.HasField("fill_kv_tokens") else None,
     )

@@ -285,6 +285,8 @@ class GenerateRequest(_message.Message):
     WORK_FIELD_NUMBER: _builtins.int
     CACHE_SCOPE_FIELD_NUMBER: _builtins.int
     PROMPT_HINT_FIELD_NUMBER: _builtins.int
+    QUIET_FIELD_NUMBER: _builtins.int
+    RESERVE_TOKENS_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.bytes
     protocol: Global___Protocol.ValueType
     target: _builtins.str
@@ -300,6 +302,10 @@ class GenerateRequest(_message.Message):
     """An opaque digest of the sharing group: engines share no cached prefix across two of them. Empty: with everybody."""
     prompt_hint: _builtins.bytes
     """Opaque digests of how the prompt begins, at most 64 bytes. Gateways tell one another by them where prompts went."""
+    quiet: _builtins.bool
+    """The one who ordered it gets all items together with the end, and is sent nothing before it."""
+    reserve_tokens: _builtins.int
+    """Of fills and drafts: how many tokens of KV cache it may come to hold. The agent's own budget bounds their sum."""
     @_builtins.property
     def lease(self) -> _shared_pb2.Lease:
         """Absent: the result is not stored."""
@@ -325,10 +331,12 @@ class GenerateRequest(_message.Message):
         work: Global___WorkClass.ValueType = ...,
         cache_scope: _builtins.str = ...,
         prompt_hint: _builtins.bytes = ...,
+        quiet: _builtins.bool = ...,
+        reserve_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cache_scope", b"cache_scope", "detach_grace_ms", b"detach_grace_ms", "fingerprint_digest", b"fingerprint_digest", "forward_headers", b"forward_headers", "generation_id", b"generation_id", "identity", b"identity", "lease", b"lease", "prompt_hint", b"prompt_hint", "protocol", b"protocol", "target", b"target", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cache_scope", b"cache_scope", "detach_grace_ms", b"detach_grace_ms", "fingerprint_digest", b"fingerprint_digest", "forward_headers", b"forward_headers", "generation_id", b"generation_id", "identity", b"identity", "lease", b"lease", "prompt_hint", b"prompt_hint", "protocol", b"protocol", "quiet", b"quiet", "reserve_tokens", b"reserve_tokens", "target", b"target", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -361,21 +369,29 @@ class AttachRequest(_message.Message):
     GENERATION_ID_FIELD_NUMBER: _builtins.int
     FROM_ITEM_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    ADOPTS_FIELD_NUMBER: _builtins.int
+    QUIET_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.bytes
     from_item: _builtins.int
     """Index of the first item wanted."""
     wait_ms: _builtins.int
     """How long to wait for a generation that is not known yet. At most 50."""
+    adopts: _builtins.bool
+    """A demand takes the fill over: from now on it is canonical work. Of anything else: nothing."""
+    quiet: _builtins.bool
+    """All items come together with the end, and nothing before it."""
     def __init__(
         self,
         *,
         generation_id: _builtins.bytes = ...,
         from_item: _builtins.int = ...,
         wait_ms: _builtins.int = ...,
+        adopts: _builtins.bool = ...,
+        quiet: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_item", b"from_item", "generation_id", b"generation_id", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopts", b"adopts", "from_item", b"from_item", "generation_id", b"generation_id", "quiet", b"quiet", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -668,17 +684,21 @@ class AbortRequest(_message.Message):
 
     GENERATION_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    ONLY_SPECULATIVE_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.bytes
     reason: _builtins.str
+    only_speculative: _builtins.bool
+    """Canonical work is left alone, and with it a fill that a demand has taken over."""
     def __init__(
         self,
         *,
         generation_id: _builtins.bytes = ...,
         reason: _builtins.str = ...,
+        only_speculative: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id", "only_speculative", b"only_speculative", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -689,18 +709,26 @@ class AbortResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ABORTED_FIELD_NUMBER: _builtins.int
+    CONFIRMED_MS_FIELD_NUMBER: _builtins.int
     aborted: _builtins.bool
     """False: the generation was not running."""
+    confirmed_ms: _builtins.float
+    """From the abort until the engine's own count of running requests had fallen. Absent where the engine has no count,
+    where it had not begun, and where it did not fall in time.
+    """
     def __init__(
         self,
         *,
         aborted: _builtins.bool = ...,
+        confirmed_ms: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_confirmed_ms", b"_confirmed_ms", "confirmed_ms", b"confirmed_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confirmed_ms", b"_confirmed_ms", "aborted", b"aborted", "confirmed_ms", b"confirmed_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__confirmed_ms: _TypeAlias = _typing.Literal["confirmed_ms"]  # noqa: Y015
+    _WhichOneofArgType__confirmed_ms: _TypeAlias = _typing.Literal["_confirmed_ms", b"_confirmed_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__confirmed_ms) -> _WhichOneofReturnType__confirmed_ms | None: ...
 
 Global___AbortResponse: _TypeAlias = AbortResponse  # noqa: Y015
 
@@ -775,6 +803,10 @@ class WatchOccupancyResponse(_message.Message):
     KV_USED_SHARE_FIELD_NUMBER: _builtins.int
     FILLS_FIELD_NUMBER: _builtins.int
     PROMPT_HINTS_FIELD_NUMBER: _builtins.int
+    DRAFTS_FIELD_NUMBER: _builtins.int
+    SPECULATIVE_TOKENS_FIELD_NUMBER: _builtins.int
+    FILL_SLOTS_FIELD_NUMBER: _builtins.int
+    FILL_KV_TOKENS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     ready: _builtins.bool
     slots: _builtins.int
@@ -788,6 +820,14 @@ class WatchOccupancyResponse(_message.Message):
     engine_waiting: _builtins.int
     kv_used_share: _builtins.float
     fills: _builtins.int
+    """Slots with what nobody waits for yet, drafts among them; how many of them hold drafts."""
+    drafts: _builtins.int
+    speculative_tokens: _builtins.int
+    """What fills and drafts have reserved of the KV cache."""
+    fill_slots: _builtins.int
+    """The agent's own limits for fills and drafts together: beyond them an order is refused at once."""
+    fill_kv_tokens: _builtins.int
+    """Absent: no limit but the slots."""
     @_builtins.property
     def prompt_hints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """The hints of the orders taken since the last message, oldest first; in the first message, of the last ones."""
@@ -805,21 +845,29 @@ class WatchOccupancyResponse(_message.Message):
         kv_used_share: _builtins.float | None = ...,
         fills: _builtins.int = ...,
         prompt_hints: _abc.Iterable[_builtins.bytes] | None = ...,
+        drafts: _builtins.int = ...,
+        speculative_tokens: _builtins.int = ...,
+        fill_slots: _builtins.int = ...,
+        fill_kv_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_kv_used_share", b"_kv_used_share", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "kv_used_share", b"kv_used_share"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_fill_kv_tokens", b"_fill_kv_tokens", "_kv_used_share", b"_kv_used_share", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "fill_kv_tokens", b"fill_kv_tokens", "kv_used_share", b"kv_used_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_kv_used_share", b"_kv_used_share", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "fills", b"fills", "kv_used_share", b"kv_used_share", "prompt_hints", b"prompt_hints", "ready", b"ready", "revision", b"revision", "running", b"running", "slots", b"slots", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_engine_running", b"_engine_running", "_engine_waiting", b"_engine_waiting", "_fill_kv_tokens", b"_fill_kv_tokens", "_kv_used_share", b"_kv_used_share", "drafts", b"drafts", "engine_running", b"engine_running", "engine_waiting", b"engine_waiting", "fill_kv_tokens", b"fill_kv_tokens", "fill_slots", b"fill_slots", "fills", b"fills", "kv_used_share", b"kv_used_share", "prompt_hints", b"prompt_hints", "ready", b"ready", "revision", b"revision", "running", b"running", "slots", b"slots", "speculative_tokens", b"speculative_tokens", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__engine_running: _TypeAlias = _typing.Literal["engine_running"]  # noqa: Y015
     _WhichOneofArgType__engine_running: _TypeAlias = _typing.Literal["_engine_running", b"_engine_running"]  # noqa: Y015
     _WhichOneofReturnType__engine_waiting: _TypeAlias = _typing.Literal["engine_waiting"]  # noqa: Y015
     _WhichOneofArgType__engine_waiting: _TypeAlias = _typing.Literal["_engine_waiting", b"_engine_waiting"]  # noqa: Y015
+    _WhichOneofReturnType__fill_kv_tokens: _TypeAlias = _typing.Literal["fill_kv_tokens"]  # noqa: Y015
+    _WhichOneofArgType__fill_kv_tokens: _TypeAlias = _typing.Literal["_fill_kv_tokens", b"_fill_kv_tokens"]  # noqa: Y015
     _WhichOneofReturnType__kv_used_share: _TypeAlias = _typing.Literal["kv_used_share"]  # noqa: Y015
     _WhichOneofArgType__kv_used_share: _TypeAlias = _typing.Literal["_kv_used_share", b"_kv_used_share"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__engine_running) -> _WhichOneofReturnType__engine_running | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__engine_waiting) -> _WhichOneofReturnType__engine_waiting | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fill_kv_tokens) -> _WhichOneofReturnType__fill_kv_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kv_used_share) -> _WhichOneofReturnType__kv_used_share | None: ...
 

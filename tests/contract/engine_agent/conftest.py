@@ -20,10 +20,10 @@ from dynbranch.engine_agent.server import service
 from dynbranch.engine_agent.shell import Agent
 from dynbranch.runtime.clock import SystemClock
 from dynbranch.runtime.server import GrpcServer
-from unit.engine_agent.samples import StubCsl, chat_order
+from unit.engine_agent.samples import StubCsl, chat_order, fill_order
 
 SLOTS = 2
-LIMITS = Limits(waiting=2, retention_s=30.0)
+LIMITS = Limits(waiting=2, retention_s=30.0, fill_kv_tokens=10_000)
 
 
 @dataclass
@@ -40,10 +40,15 @@ class Stage:
     def order(self, text: str = "hello", *, leased: bool = False, **fields: Any) -> GenerationOrder:
         return chat_order(text, leased=leased, model=self.model, **fields)
 
+    def fill(self, text: str = "hello", **fields: Any) -> GenerationOrder:
+        return fill_order(text, model=self.model, **fields)
+
     def nothing_is_held(self) -> bool:
         registry = self.inner.registry
         registry.validate_state()
-        return not (registry.slots.held or registry.slots.waiting or registry.leases.held)
+        return not (
+            registry.slots.held or registry.slots.waiting or registry.leases.held or registry.speculation.held
+        )
 
 
 async def fake_stage(stack: AsyncExitStack) -> Stage:

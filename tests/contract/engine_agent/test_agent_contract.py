@@ -9,6 +9,7 @@ import pytest
 from contract.engine_agent.conftest import LIMITS, SLOTS, Stage
 from dynbranch.domain.engine import (
     Aborted,
+    AbortResult,
     Completed,
     Failed,
     GenerationEnd,
@@ -289,12 +290,14 @@ async def test_abort_ends_the_generation_for_everybody(stage: Stage) -> None:
     order = stage.order(leased=True)
     task = asyncio.create_task(ran(stage, order))
     await until(lambda: stage.engine_running() == 1)
-    assert await stage.agent.abort(order.generation_id, reason="no longer wanted", timeout_s=5)
+    result = await stage.agent.abort(order.generation_id, reason="no longer wanted", timeout_s=5)
+    assert result.aborted and result.confirmed_ms is not None and result.confirmed_ms > 0
     assert stage.engine_running() == 0, "it returns when the engine has let go"
     log = await task
     assert isinstance(log.end, Aborted) and log.end.reason == "no longer wanted"
-    assert not await stage.agent.abort(order.generation_id, reason="again", timeout_s=5)
-    assert not await stage.agent.abort(GenerationId(b"x" * 16), reason="unknown", timeout_s=5)
+    for gone in (order.generation_id, GenerationId(b"x" * 16)):
+        result = await stage.agent.abort(gone, reason="again", timeout_s=5)
+        assert result == AbortResult(aborted=False)
 
 
 async def test_drain_waits_for_what_runs_and_takes_nothing_new(stage: Stage) -> None:

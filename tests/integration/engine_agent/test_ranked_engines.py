@@ -90,10 +90,10 @@ async def test_an_abort_ends_one_generation_and_no_other(stub: StubEngine, agent
     first, second = (order(model, text, WorkClass.CANONICAL, 400) for text in "ab")
     tasks = [asyncio.create_task(ran(agent, one)) for one in (first, second)]
     await until(lambda: stub.running + stub.waiting == 2)
-    assert await agent.abort(first.generation_id, reason="enough")
+    assert (await agent.abort(first.generation_id, reason="enough")).aborted
     assert stub.running + stub.waiting == 1
     await until(lambda: items_of(agent, second) > 0)
-    assert await agent.abort(second.generation_id, reason="enough")
+    assert (await agent.abort(second.generation_id, reason="enough")).aborted
     await asyncio.gather(*tasks)
     assert agent.metrics.unconfirmed._value.get() == 0
     await until(lambda: not stub.running)

@@ -72,9 +72,18 @@ class StillAgent(FakeEngineAgent):
         return self._moving(super().generate(order, idle_s=idle_s))
 
     def attach(
-        self, generation: GenerationId, *, from_item: int, wait_ms: int, idle_s: float
+        self,
+        generation: GenerationId,
+        *,
+        from_item: int,
+        wait_ms: int,
+        idle_s: float,
+        adopts: bool = False,
+        quiet: bool = False,
     ) -> AsyncGenerator[GenerationEvents]:
-        followed = super().attach(generation, from_item=from_item, wait_ms=wait_ms, idle_s=idle_s)
+        followed = super().attach(
+            generation, from_item=from_item, wait_ms=wait_ms, idle_s=idle_s, adopts=adopts, quiet=quiet
+        )
         return self._moving(followed)
 
     def watch_occupancy(self, *, interval_ms: int) -> AsyncGenerator[Occupancy]:

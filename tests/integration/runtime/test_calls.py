@@ -36,7 +36,7 @@ def attach(agent: GrpcEngineAgent, *, from_item: int, idle_s: float) -> AsyncGen
 
 
 async def abort(agent: GrpcEngineAgent, reason: str, timeout_s: float = 20) -> bool:
-    return await agent.abort(ID, reason=reason, timeout_s=timeout_s)
+    return (await agent.abort(ID, reason=reason, timeout_s=timeout_s)).aborted
 
 
 async def test_a_domain_error_arrives_with_its_detail(agent: GrpcEngineAgent) -> None:
@@ -130,7 +130,7 @@ async def test_a_call_without_a_deadline_gets_the_service_s_own(probe: Probe) ->
 
 
 async def test_messages_beyond_four_megabytes_travel(agent: GrpcEngineAgent) -> None:
-    assert await agent.abort(GenerationId(b"g" * (9 * 2**20)), reason="big", timeout_s=30)
+    assert (await agent.abort(GenerationId(b"g" * (9 * 2**20)), reason="big", timeout_s=30)).aborted
 
 
 async def test_a_stream_ends_at_once_when_its_reader_closes_it(agent: GrpcEngineAgent, probe: Probe) -> None:

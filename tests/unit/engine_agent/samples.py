@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 
 from dynbranch.clients.ports import Unreachable
-from dynbranch.domain.engine import GenerationOrder, ModelDescription, WireProtocol
+from dynbranch.domain.engine import GenerationOrder, ModelDescription, WireProtocol, WorkClass
 from dynbranch.domain.ids import Digest, GenerationId, LeaseId, Name, RecordId, Version
 from dynbranch.domain.reuse import (
     PURE,
@@ -77,6 +78,20 @@ def chat_order(
     )
 
 
+def fill_order(
+    text: str = "hello",
+    *,
+    tokens: int = 0,
+    leased: bool = False,
+    work: WorkClass = WorkClass.FILL,
+    model: ModelDescription = FAKE_MODEL,
+    grace_ms: int = 0,
+    quiet: bool = False,
+) -> GenerationOrder:
+    order = chat_order(text, leased=leased, model=model, grace_ms=grace_ms)
+    return replace(order, work=work, reserve_tokens=tokens, quiet=quiet)
+
+
 class StubCsl:
     """A store that records what it is told, and answers as it is told to."""
 
@@ -84,6 +99,7 @@ class StubCsl:
         self.commits: list[Commit] = []
         self.released: list[LeaseId] = []
         self.renewed: list[tuple[LeaseId, ...]] = []
+        self.unknown: frozenset[LeaseId] = frozenset()
         self.answer: CommitOutcome | Exception | None = None
         self.commit_s = 0.0
         self.reachable = True
@@ -105,7 +121,7 @@ class StubCsl:
     ) -> frozenset[LeaseId]:
         self._check()
         self.renewed.append(tuple(leases))
-        return frozenset()
+        return self.unknown & frozenset(leases)
 
     async def release_leases(self, leases: Sequence[LeaseId], *, timeout_s: float) -> None:
         self._check()

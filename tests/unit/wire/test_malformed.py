@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from dynbranch.domain.engine import GenerationEvents
+from dynbranch.domain.engine import AttachOrder, GenerationEvents
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.ids import DemandId, Digest, GenerationId, LeaseId, Name, Version
 from dynbranch.domain.reuse import (
@@ -115,7 +116,8 @@ def test_a_tenant_that_was_not_told_is_the_default_one() -> None:
 
 
 def test_an_attach_waits_fifty_milliseconds_at_most() -> None:
-    assert engine_agent.attach_in(engine_agent.attach_out(GenerationId(b"g"), 3, 9_000)) == (b"g", 3, 50)
+    patient = AttachOrder(GenerationId(b"g"), 3, 9_000)
+    assert engine_agent.attach_in(engine_agent.attach_out(patient)) == replace(patient, wait_ms=50)
 
 
 def test_an_empty_message_of_events_is_a_keep_alive() -> None:

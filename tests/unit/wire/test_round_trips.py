@@ -56,18 +56,17 @@ CODECS: dict[str, tuple[st.SearchStrategy[Any], Codec, Codec]] = {
     "stats": (values.stats, csl.stats_out, csl.stats_in),
     "description": (values.descriptions, engine_agent.description_out, engine_agent.description_in),
     "order": (values.orders, engine_agent.order_out, engine_agent.order_in),
-    "attach": (
-        st.tuples(values.ids, values.u64, st.integers(0, 50)),
-        lambda value: engine_agent.attach_out(*value),
-        engine_agent.attach_in,
-    ),
+    "attach": (values.attach_orders, engine_agent.attach_out, engine_agent.attach_in),
     "generated": (values.generation_events, engine_agent.generated_out, engine_agent.followed_in),
     "attached": (values.generation_events, engine_agent.attached_out, engine_agent.followed_in),
     "abort": (
-        st.tuples(values.ids, values.words),
-        lambda value: engine_agent.abort_out(*value),
+        values.abort_orders,
+        lambda order: engine_agent.abort_out(
+            order.generation_id, order.reason, only_speculative=order.only_speculative
+        ),
         engine_agent.abort_in,
     ),
+    "aborted": (values.abort_results, engine_agent.aborted_out, engine_agent.aborted_in),
     "drain": (
         st.integers(0, 1000).map(lambda ms: ms / 1000),
         engine_agent.drain_out,

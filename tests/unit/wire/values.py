@@ -237,7 +237,19 @@ orders = build(
     work=st.sampled_from(engine.WorkClass),
     cache_scope=words,
     prompt_hint=st.binary(max_size=64),
+    quiet=st.booleans(),
+    reserve_tokens=u32,
 )
+attach_orders = build(
+    engine.AttachOrder,
+    generation_id=ids,
+    from_item=u64,
+    wait_ms=st.integers(0, 50),
+    adopts=st.booleans(),
+    quiet=st.booleans(),
+)
+abort_orders = build(engine.AbortOrder, generation_id=ids, reason=words, only_speculative=st.booleans())
+abort_results = build(engine.AbortResult, aborted=st.booleans(), confirmed_ms=st.none() | numbers)
 ends = (
     build(engine.Completed, commit=words, execution_ms=numbers)
     | build(
@@ -270,6 +282,10 @@ occupancies = build(
     kv_used_share=st.none() | numbers,
     fills=u32,
     prompt_hints=several(st.binary()),
+    drafts=u32,
+    speculative_tokens=u64,
+    fill_slots=u32,
+    fill_kv_tokens=st.none() | u64,
 )
 
 pairs = st.dictionaries(words, words, max_size=3).map(lambda known: tuple(sorted(known.items())))

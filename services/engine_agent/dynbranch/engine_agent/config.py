@@ -75,6 +75,19 @@ class EngineAgentSettings(BaseSettings):
     level: Level = Field(default=Level.GREEDY, description="What greedy decoding here promises.")
 
     waiting: int = Field(default=64, ge=0, description="Generations that may wait for a slot.")
+    fill_slots: int | None = Field(
+        default=None,
+        ge=0,
+        description="Slots for fills and drafts together. Empty: half of them, at least one.",
+    )
+    fill_kv_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="Tokens of KV cache that fills and drafts may reserve together. Empty: no limit.",
+    )
+    fills_give_way: bool = Field(
+        default=True, description="Abort the newest fill when canonical work would wait for its slot."
+    )
     engine_idle_s: float = Field(
         default=300.0, gt=0, description="The longest silence of the engine that is no failure."
     )

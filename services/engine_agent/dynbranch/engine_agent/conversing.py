@@ -99,10 +99,10 @@ class Conversation:
 
     async def _attach(self, call: _Call, ask: pb.GenerationAsk) -> None:
         with self._served(call):
-            generation, from_item, wait_ms = wire.attach_in(ask.attach)
-            await self._agent.known_within(generation, wait_ms)
+            order = wire.attach_in(ask.attach)
+            await self._agent.known_within(order.generation_id, order.wait_ms)
             if call.number in self._calls:
-                call.follow(self._agent.join(generation, from_item, partial(self._wake, call)))
+                call.follow(self._agent.join(order, partial(self._wake, call)))
                 self._wake(call)
 
     @contextmanager

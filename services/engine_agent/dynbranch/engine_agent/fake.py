@@ -16,8 +16,10 @@ from typing import Self
 
 from dynbranch.clients.ports import Csl, Unreachable
 from dynbranch.domain.engine import (
+    AbortResult,
     AgentDescription,
     AgentKind,
+    AttachOrder,
     Failed,
     GenerationEvents,
     GenerationOrder,
@@ -223,13 +225,23 @@ class FakeEngineAgent:
         return self._reachable(self.agent.generate(order))
 
     def attach(
-        self, generation: GenerationId, *, from_item: int, wait_ms: int, idle_s: float
+        self,
+        generation: GenerationId,
+        *,
+        from_item: int,
+        wait_ms: int,
+        idle_s: float,
+        adopts: bool = False,
+        quiet: bool = False,
     ) -> AsyncGenerator[GenerationEvents]:
-        return self._reachable(self.agent.attach(generation, from_item=from_item, wait_ms=wait_ms))
+        order = AttachOrder(generation, from_item, wait_ms, adopts, quiet)
+        return self._reachable(self.agent.attach(order))
 
-    async def abort(self, generation: GenerationId, *, reason: str, timeout_s: float) -> bool:
+    async def abort(
+        self, generation: GenerationId, *, reason: str, timeout_s: float, only_speculative: bool = False
+    ) -> AbortResult:
         self._check()
-        return await self.agent.abort(generation, reason=reason)
+        return await self.agent.abort(generation, reason=reason, only_speculative=only_speculative)
 
     async def drain(self, *, deadline_s: float) -> int:
         self._check()

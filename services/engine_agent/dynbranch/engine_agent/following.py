@@ -17,9 +17,12 @@ MAX_MESSAGE_ITEMS = 512
 
 
 class Follower:
-    """``wake`` is called, and must not wait, whenever there may be more; ``left`` once, by ``leave``."""
+    """``wake`` is called, and must not wait, whenever there may be more; ``left`` once, by ``leave``.
 
-    __slots__ = ("_cursor", "_left", "_traceparent", "generation", "id", "is_over", "wake")
+    A ``quiet`` one is given nothing before the end.
+    """
+
+    __slots__ = ("_cursor", "_left", "_quiet", "_traceparent", "generation", "id", "is_over", "wake")
 
     def __init__(
         self,
@@ -29,13 +32,16 @@ class Follower:
         wake: Callable[[], None],
         left: Callable[[Follower], None],
         traceparent: str = "",
+        *,
+        quiet: bool = False,
     ) -> None:
         self.generation = generation
         self.id = follower
-        self.wake = wake
+        self.wake = wake if not quiet else lambda: None if generation.end is None else wake()
         self.is_over = False
         """Whether it was given the end."""
         self._cursor = cursor
+        self._quiet = quiet
         self._left: Callable[[Follower], None] | None = left
         self._traceparent = traceparent
 
@@ -51,6 +57,8 @@ class Follower:
     def next(self) -> GenerationEvents | None:
         """What is there and was not given yet, in one message's bounds; None when there is nothing."""
         generation, cursor = self.generation, self._cursor
+        if self._quiet and generation.end is None:
+            return None
         items = _next_items(generation.items, cursor)
         at_end = cursor + len(items) >= len(generation.items)
         end = generation.end if at_end else None

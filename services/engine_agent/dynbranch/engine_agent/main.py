@@ -125,6 +125,9 @@ def limits_of(settings: EngineAgentSettings) -> Limits:
         retention_s=settings.retention_s,
         retention_bytes=settings.retention_bytes,
         commit_budget_s=settings.commit_budget_ms / 1000,
+        fill_slots=settings.fill_slots,
+        fill_kv_tokens=settings.fill_kv_tokens,
+        fills_give_way=settings.fills_give_way,
     )
 
 

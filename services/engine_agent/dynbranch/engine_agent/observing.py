@@ -9,7 +9,7 @@ from typing import Any
 
 from dynbranch.domain.engine import Aborted, Completed, Failed, GenerationOrder, WireProtocol
 from dynbranch.domain.ids import GenerationId
-from dynbranch.engine_agent.core.registry import Generation
+from dynbranch.engine_agent.core.registry import GAVE_WAY, Generation
 from dynbranch.naming.chunks import MalformedLog, finish_reasons, usage
 from dynbranch.runtime import telemetry
 from opentelemetry.context import Context
@@ -58,6 +58,21 @@ class AgentMetrics:
         self.abort: Histogram = named(
             Histogram, "abort_seconds", "From the abort until the engine let go.", buckets=_ABORT_SECONDS
         )
+        self.abort_confirmed: Histogram = named(
+            Histogram,
+            "abort_confirmed_seconds",
+            "From the abort until the engine's own count of running requests had fallen.",
+            buckets=_ABORT_SECONDS,
+        )
+        self.fill_refusals: Counter = named(Counter, "fill_refusals", "Fills and drafts beyond the limits.")
+        self.gave_way: Counter = named(
+            Counter, "fills_gave_way", "Fills and drafts aborted because canonical work needed their slots."
+        )
+        self.adopted: Counter = named(Counter, "fills_adopted", "Fills that a demand took over.")
+        self.fills: Gauge = named(Gauge, "fills", "Slots with fills and drafts that nobody waits for yet.")
+        self.speculative_tokens: Gauge = named(
+            Gauge, "speculative_tokens", "Tokens of KV cache that fills and drafts have reserved."
+        )
         self.running: Gauge = named(Gauge, "running", "Slots in use.")
         self.waiting: Gauge = named(Gauge, "waiting", "Generations that wait for a slot.")
         self.leases: Gauge = named(Gauge, "leases", "Leases held in the store.")
@@ -65,6 +80,10 @@ class AgentMetrics:
 
     def ended(self, generation: Generation) -> None:
         self.generations.labels(outcome=_outcome(generation)).inc()
+        if generation.adopted:
+            self.adopted.inc()
+        if isinstance(generation.end, Aborted) and generation.end.reason == GAVE_WAY:
+            self.gave_way.inc()
         if generation.started_at is None:
             return
         self.execution.observe(generation.execution_ms / 1000)
@@ -130,6 +149,7 @@ def _order_attributes(order: GenerationOrder, kind: str) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "dynbranch.generation_id": order.generation_id.hex(),
         "dynbranch.leased": order.lease is not None,
+        "dynbranch.work": order.work.value,
         telemetry.GEN_AI_PROVIDER_NAME: kind,
     }
     if order.protocol is WireProtocol.TOOL:
@@ -154,6 +174,8 @@ def _end_attributes(generation: Generation) -> dict[str, Any]:
         "dynbranch.execution_ms": generation.execution_ms,
         "dynbranch.items": len(generation.items),
     }
+    if generation.adopted:
+        attributes["dynbranch.adopted"] = True
     if isinstance(generation.end, Completed):
         attributes["dynbranch.commit"] = generation.end.commit
     if generation.started_at is not None:

@@ -39,9 +39,8 @@ class EngineAgentServicer(EngineAgentServiceServicer):
                 yield wire.generated_out(message)
 
     async def Attach(self, request: pb.AttachRequest, context: Context) -> AsyncIterator[pb.AttachResponse]:
-        generation, from_item, wait_ms = wire.attach_in(request)
-        following = self._agent.attach(generation, from_item=from_item, wait_ms=wait_ms)
-        async with aclosing(following) as events:
+        order = wire.attach_in(request)
+        async with aclosing(self._agent.attach(order)) as events:
             async for message in events:
                 yield wire.attached_out(message)
 
@@ -51,8 +50,11 @@ class EngineAgentServicer(EngineAgentServiceServicer):
         await converse(self._agent, messages, context)
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
-        generation, reason = wire.abort_in(request)
-        return pb.AbortResponse(aborted=await self._agent.abort(generation, reason=reason))
+        order = wire.abort_in(request)
+        result = await self._agent.abort(
+            order.generation_id, reason=order.reason, only_speculative=order.only_speculative
+        )
+        return wire.aborted_out(result)
 
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
         running = await self._agent.drain(deadline_s=wire.drain_in(request))

@@ -13,8 +13,10 @@ from typing import Self, assert_never
 
 from dynbranch.clients.ports import Csl, Unreachable
 from dynbranch.domain.engine import (
+    AbortResult,
     AgentDescription,
     AgentKind,
+    AttachOrder,
     Failed,
     GenerationEvents,
     GenerationOrder,
@@ -23,6 +25,7 @@ from dynbranch.domain.engine import (
 from dynbranch.domain.errors import DomainError, NotReady
 from dynbranch.domain.ids import GenerationId, Instant, LeaseId
 from dynbranch.domain.reuse import Committed, Level, Refused
+from dynbranch.engine_agent.aborting import Aborts
 from dynbranch.engine_agent.committing import commit_of
 from dynbranch.engine_agent.core.lifecycle import State
 from dynbranch.engine_agent.core.messages import (
@@ -42,6 +45,7 @@ from dynbranch.engine_agent.core.messages import (
     Event,
     FollowerId,
     ItemsArrived,
+    LeasesUnknown,
     Left,
     Ordered,
     ReleaseLeases,
@@ -51,7 +55,7 @@ from dynbranch.engine_agent.core.messages import (
     Wake,
 )
 from dynbranch.engine_agent.core.recent_prompts import RecentPrompts
-from dynbranch.engine_agent.core.registry import ENGINE_LOST_BODY, Generation, Limits, Registry
+from dynbranch.engine_agent.core.registry import ENGINE_LOST_BODY, FILL_LIMIT, Generation, Limits, Registry
 from dynbranch.engine_agent.engines.port import (
     Engine,
     EngineError,
@@ -74,7 +78,6 @@ Wakes = Callable[[], None]
 
 MAX_ATTACH_WAIT_S = 0.05
 MAX_ATTACH_WAITERS = 1024
-ABORT_POLL_S = 0.005
 LARGE_LOG_ITEMS = 256
 """A log of this size is made compact beside the event loop."""
 
@@ -131,6 +134,8 @@ class Agent:
         self.metrics.waiting.set_function(lambda: len(self.registry.slots.waiting))
         self.metrics.leases.set_function(lambda: len(self.registry.leases.held))
         self.metrics.followers.set_function(lambda: sum(map(len, self._following.values())))
+        self.metrics.fills.set_function(lambda: self.registry.speculation.slots)
+        self.metrics.speculative_tokens.set_function(lambda: self.registry.speculation.tokens)
         self._engine = engine
         self._csl = csl
         self._clock = clock
@@ -140,7 +145,9 @@ class Agent:
         self._runs: dict[GenerationId, _Run] = {}
         self._followers = count(1)
         self._following: dict[GenerationId, set[Follower]] = {}
-        self._let_go: dict[GenerationId, asyncio.Event] = {}
+        self._aborts = Aborts(
+            engine, self.registry, clock, self.metrics, confirm_s=self._timings.abort_confirm_s
+        )
         self._newcomers: dict[GenerationId, asyncio.Event] = {}
         self._watchers: set[asyncio.Event] = set()
         self._idle = asyncio.Event()
@@ -213,25 +220,32 @@ class Agent:
             raise NotReady("engine_not_ready", reason, advice="ask another engine or later")
         prepared = prepare(order, self._state.facts)
         follower = FollowerId(next(self._followers))
-        self._apply(Ordered(prepared.order, follower, prepared.width), opening=prepared.order)
+        try:
+            self._apply(Ordered(prepared.order, follower, prepared.width), opening=prepared.order)
+        except NotReady as refusal:
+            if refusal.reason == FILL_LIMIT:
+                self.metrics.fill_refusals.inc()
+            raise
         generation = self.registry.find(order.generation_id)
         assert generation is not None
         self._prompts.add(order.prompt_hint)
-        return self._followed_by(Follower(generation, follower, 0, wake, self._left))
+        return self._followed_by(Follower(generation, follower, 0, wake, self._left, quiet=order.quiet))
 
     async def known_within(self, generation: GenerationId, wait_ms: int) -> None:
         """A follower may arrive before the generation that it was told of."""
         if self.registry.find(generation) is None:
             await self._wait_for(generation, min(wait_ms / 1000, MAX_ATTACH_WAIT_S))
 
-    def join(self, generation: GenerationId, from_item: int, wake: Wakes) -> Follower:
+    def join(self, order: AttachOrder, wake: Wakes) -> Follower:
         """Raises NotFound when the generation is unknown, or has no result to follow."""
         follower = FollowerId(next(self._followers))
-        self._apply(Attached(generation, follower))
-        known = self.registry.find(generation)
+        self._apply(Attached(order.generation_id, follower, order.adopts))
+        known = self.registry.find(order.generation_id)
         assert known is not None
-        traceparent = self._spans.traceparent(generation)
-        return self._followed_by(Follower(known, follower, from_item, wake, self._left, traceparent))
+        traceparent = self._spans.traceparent(known.id)
+        return self._followed_by(
+            Follower(known, follower, order.from_item, wake, self._left, traceparent, quiet=order.quiet)
+        )
 
     async def generate(
         self, order: GenerationOrder, *, idle_s: float = 0.0
@@ -242,26 +256,26 @@ class Agent:
             async for message in events:
                 yield message
 
-    async def attach(
-        self, generation: GenerationId, *, from_item: int, wait_ms: int, idle_s: float = 0.0
-    ) -> AsyncGenerator[GenerationEvents]:
+    async def attach(self, order: AttachOrder) -> AsyncGenerator[GenerationEvents]:
         """``join``, as ports.EngineAgent has it."""
-        await self.known_within(generation, wait_ms)
+        await self.known_within(order.generation_id, order.wait_ms)
         wake = asyncio.Event()
-        joined = self.join(generation, from_item, wake.set)
+        joined = self.join(order, wake.set)
         async with aclosing(events_of(joined, wake, self.next_of)) as events:
             async for message in events:
                 yield message
 
-    async def abort(self, generation: GenerationId, *, reason: str, timeout_s: float = 0.0) -> bool:
-        """Returns when the engine has let go. False: the generation was not running."""
+    async def abort(
+        self, generation: GenerationId, *, reason: str, timeout_s: float = 0.0, only_speculative: bool = False
+    ) -> AbortResult:
+        """As ports.EngineAgent has it."""
         known = self.registry.find(generation)
         if known is None or known.state not in (State.ADMITTED, State.RUNNING):
-            return False
-        self._apply(AbortAsked(generation, reason))
-        if (gone := self._let_go.get(generation)) is not None:
-            await gone.wait()
-        return True
+            return AbortResult(aborted=False)
+        self._apply(AbortAsked(generation, reason, only_speculative))
+        if known.state in (State.ADMITTED, State.RUNNING):
+            return AbortResult(aborted=False)
+        return AbortResult(True, await self._aborts.over(generation))
 
     async def drain(self, *, deadline_s: float) -> int:
         """Takes no new generation; returns how many still run when all have ended or the deadline came."""
@@ -346,7 +360,7 @@ class Agent:
             case StartEngine(order):
                 self._start(order)
             case AbortEngine(generation):
-                self._let_go[generation] = asyncio.Event()
+                self._aborts.begin(generation)
                 run = self._runs[generation]
                 self.tasks.spawn(self._abort_engine(generation, run), name=f"abort {generation.hex()}")
             case CommitResult(generation):
@@ -404,43 +418,10 @@ class Agent:
             self._runs.pop(generation, None)
 
     async def _abort_engine(self, generation: GenerationId, run: _Run) -> None:
-        began = self._clock.now()
-        run.task.cancel()
-        await asyncio.wait((run.task,))
+        await self._aborts.stop(generation, run.task)
         self._runs.pop(generation, None)  # a task that never began could not do it
-        if not await self._confirmed(began + self._timings.abort_confirm_s):
-            self.metrics.unconfirmed.inc()
-            _log.warning("the engine did not confirm the abort of %s", generation.hex())
-        self.metrics.abort.observe(self._clock.now() - began)
         self._apply(EngineLetGo(generation))
-        self._let_go.pop(generation).set()
-
-    async def _confirmed(self, deadline: float) -> bool:
-        """Whether the engine's own count fell to what we still run there.
-
-        What it counts beyond all of ours at the first look belongs to others who share it.
-        """
-        others: int | None = None
-        while True:
-            try:
-                counts = await self._engine.counts()
-            except EngineUnavailable:
-                return True  # an engine that is gone holds no slot
-            if counts.running is None:
-                return True
-            if others is None:
-                others = max(0, counts.running - self.registry.slots.used)
-            if counts.running <= self._wanted_on_engine() + others:
-                return True
-            if self._clock.now() >= deadline:
-                return False
-            await self._clock.sleep(ABORT_POLL_S)
-
-    def _wanted_on_engine(self) -> int:
-        held = self.registry.slots.held
-        return sum(
-            width for id_, width in held.items() if self.registry.generations[id_].state is State.RUNNING
-        )
+        self._aborts.end(generation)
 
     async def _keep_engine(self) -> None:
         """Start the engine, wait until it is lost, start it again; ever slower while it keeps failing."""
@@ -485,6 +466,8 @@ class Agent:
         return self._state.not_ready_reason or ("draining" if self.registry.draining else "")
 
     def _level_of(self, order: GenerationOrder) -> Level:
+        if order.lease is not None and order.lease.once:
+            return Level.SAMPLED
         facts = self._state.facts
         for model in facts.models:
             if order.target == model.id or order.target in model.aliases:
@@ -492,7 +475,8 @@ class Agent:
         return Level.SOURCED
 
     async def _occupancy(self) -> Occupancy:
-        view, slots = await self._looks.view(), self.registry.slots
+        view, registry = await self._looks.view(), self.registry
+        slots = registry.slots
         at_engine = view.fused(slots.used)
         return Occupancy(
             revision=self._state.revision,
@@ -503,7 +487,11 @@ class Agent:
             engine_running=None if at_engine is None else at_engine[0],
             engine_waiting=None if at_engine is None else at_engine[1],
             kv_used_share=view.kv_used_share,
-            fills=self.registry.fills,
+            fills=registry.speculation.slots,
+            drafts=registry.drafts,
+            speculative_tokens=registry.speculation.tokens,
+            fill_slots=registry.fill_slots,
+            fill_kv_tokens=registry.limits.fill_kv_tokens,
         )
 
     def _busy(self) -> int:
@@ -578,6 +566,7 @@ class Agent:
             return
         if unknown:
             self.metrics.unknown_leases.inc(len(unknown))
+            self._apply(LeasesUnknown(unknown))
 
 
 def _stopping() -> NotReady:

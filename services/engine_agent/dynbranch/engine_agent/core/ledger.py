@@ -58,6 +58,37 @@ class Slots:
             raise ReleasedTwice("this generation holds no slot")
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one fill or draft has reserved."""
+
+    slots: int
+    tokens: int
+
+
+@dataclass(slots=True)
+class Speculation:
+    """What fills and drafts have reserved, besides their engine slots, oldest first."""
+
+    held: OrderedDict[GenerationId, Share] = field(default_factory=OrderedDict)
+
+    @property
+    def slots(self) -> int:
+        return sum(share.slots for share in self.held.values())
+
+    @property
+    def tokens(self) -> int:
+        return sum(share.tokens for share in self.held.values())
+
+    def reserve(self, generation: GenerationId, share: Share) -> None:
+        assert generation not in self.held
+        self.held[generation] = share
+
+    def release(self, generation: GenerationId) -> None:
+        if self.held.pop(generation, None) is None:
+            raise ReleasedTwice("this generation has reserved nothing")
+
+
 @dataclass(slots=True)
 class Leases:
     """Leases that running and committing generations hold in the store."""

@@ -23,8 +23,11 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
+    """``adopts``: a demand takes the fill over. Of anything but a fill it changes nothing."""
+
     generation: GenerationId
     follower: FollowerId
+    adopts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,11 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class AbortAsked:
+    """``only_speculative``: canonical work, and what a demand took over, is left alone."""
+
     generation: GenerationId
     reason: str
+    only_speculative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,13 @@ class CommitAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class LeasesUnknown:
+    """The store knows these no longer: what runs under them commits nothing, as far as can be told."""
+
+    leases: frozenset[LeaseId]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLost:
     """The engine died or stopped answering: what waits for it fails; what runs ends by its own stream."""
 
@@ -109,6 +122,7 @@ Event = (
     | EngineFailed
     | EngineLetGo
     | CommitAnswered
+    | LeasesUnknown
     | EngineLost
     | EngineReady
     | DrainAsked

@@ -13,8 +13,8 @@ from typing import assert_never
 
 from dynbranch.domain.engine import Aborted, Completed, Failed, GenerationEnd, GenerationOrder, WorkClass
 from dynbranch.domain.errors import Conflict, NotFound, NotReady
-from dynbranch.domain.ids import GenerationId, Instant
-from dynbranch.engine_agent.core.ledger import Leases, Slots
+from dynbranch.domain.ids import GenerationId, Instant, LeaseId
+from dynbranch.engine_agent.core.ledger import Leases, Share, Slots, Speculation
 from dynbranch.engine_agent.core.lifecycle import HOLDS_SLOT, TERMINAL, Move, State, moved
 from dynbranch.engine_agent.core.messages import (
     AbortAsked,
@@ -33,6 +33,7 @@ from dynbranch.engine_agent.core.messages import (
     Event,
     FollowerId,
     ItemsArrived,
+    LeasesUnknown,
     Left,
     Ordered,
     ReleaseLeases,
@@ -44,6 +45,15 @@ from dynbranch.engine_agent.core.messages import (
 
 NOT_ASKED = "not_asked"
 PENDING = "pending"
+
+FILL_LIMIT = "fill_limit"
+"""Why a fill or draft is refused: there is no room that canonical work can spare."""
+
+GAVE_WAY = "gave_way"
+"""How a fill ends whose slot canonical work needs."""
+
+LEASE_UNKNOWN = "lease_unknown"
+"""How a fill ends that the store has closed."""
 
 ENGINE_LOST_BODY = b'{"error":{"message":"the engine is not available","type":"engine_lost"}}'
 
@@ -65,6 +75,12 @@ class Limits:
     """All finished logs together; the oldest go first."""
     commit_budget_s: float = 0.1
     """How long the end of a response may wait for its commit. Within it, the same request again is a hit."""
+    fill_slots: int | None = None
+    """Slots for fills and drafts together; None: half of the engine's, at least one."""
+    fill_kv_tokens: int | None = None
+    """Tokens of KV cache that fills and drafts may reserve together; None: their slots are limit enough."""
+    fills_give_way: bool = True
+    """Whether the newest fill is aborted when canonical work would wait for its slot."""
 
 
 @dataclass(slots=True)
@@ -84,10 +100,16 @@ class Generation:
     commit_in_flight: bool = False
     grace_until: Instant | None = None
     terminal_at: Instant | None = None
+    adopted: bool = False
 
     @property
     def id(self) -> GenerationId:
         return self.order.generation_id
+
+    @property
+    def is_speculative(self) -> bool:
+        """Nobody waits for it yet: a draft, or a fill that no demand has taken over."""
+        return self.order.work is not WorkClass.CANONICAL and not self.adopted
 
 
 class Timer(Enum):
@@ -102,6 +124,7 @@ class Registry:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self.slots = Slots(0)
+        self.speculation = Speculation()
         self.not_ready_reason = "starting"
         self.leases = Leases()
         self.draining = False
@@ -119,12 +142,17 @@ class Registry:
         return len(self.generations) - len(self.finished)
 
     @property
-    def fills(self) -> int:
-        """Slots that hold what nobody waits for yet: fills and drafts."""
-        held = self.slots.held.items()
-        return sum(
-            width for id_, width in held if self.generations[id_].order.work is not WorkClass.CANONICAL
-        )
+    def fill_slots(self) -> int:
+        """How many slots fills and drafts may hold together."""
+        if self.limits.fill_slots is not None:
+            return self.limits.fill_slots
+        return max(1, self.slots.total // 2)
+
+    @property
+    def drafts(self) -> int:
+        """How many of the slots of fills and drafts hold drafts."""
+        held = self.speculation.held.items()
+        return sum(s.slots for id_, s in held if self.generations[id_].order.work is WorkClass.DRAFT)
 
     def next_deadline(self) -> Instant | None:
         """When ``Ticked`` is due next; None: nothing waits for time to pass."""
@@ -140,12 +168,12 @@ class Registry:
                 return self._items_arrived(generation, items, now)
             case Ordered():
                 return self._ordered(event, now)
-            case Attached(generation, follower):
-                return self._attached(generation, follower)
+            case Attached():
+                return self._attached(event)
             case Left(generation, follower):
                 return self._left(generation, follower, now)
-            case AbortAsked(generation, reason):
-                return self._abort_asked(generation, reason, now)
+            case AbortAsked():
+                return self._abort_asked(event, now)
             case EngineEnded():
                 return self._engine_ended(event, now)
             case EngineFailed(generation, failure):
@@ -154,6 +182,8 @@ class Registry:
                 return self._engine_let_go(generation, now)
             case CommitAnswered():
                 return self._commit_answered(event, now)
+            case LeasesUnknown(leases):
+                return self._leases_unknown(leases, now)
             case EngineLost(reason):
                 return self._engine_lost(reason, now)
             case EngineReady(slots):
@@ -181,13 +211,12 @@ class Registry:
             )
         if order.lease is not None and order.lease.lease_id in self.leases.held:
             raise Conflict("lease_in_use", "another generation holds this lease", advice="demand again")
-        free = self.slots.total - self.slots.used
-        if len(self.slots.waiting) >= self.limits.waiting and (self.slots.waiting or event.width > free):
-            raise NotReady(
-                "queue_full",
-                f"{self.limits.waiting} generations wait already",
-                advice="ask another engine or later",
-            )
+        width = min(max(1, event.width), self.slots.total)
+        if order.work is not WorkClass.CANONICAL:
+            self._check_fill(width, order.reserve_tokens)
+            self.speculation.reserve(order.generation_id, Share(width, order.reserve_tokens))
+        else:
+            self._check_queue(width)
         generation = Generation(order, now, followers={event.follower})
         self.generations[generation.id] = generation
         self.slots.enqueue(generation.id, event.width)
@@ -195,14 +224,42 @@ class Registry:
             self.leases.hold(order.lease, now)
         return self._start_waiting(now)
 
-    def _attached(self, generation_id: GenerationId, follower: FollowerId) -> list[Effect]:
-        generation = self.generations.get(generation_id)
+    def _check_queue(self, width: int) -> None:
+        free = self.slots.total - self.slots.used
+        if self.limits.fills_give_way:
+            free += sum(self.speculation.held[id_].slots for id_ in self._running_fills())
+        if len(self.slots.waiting) >= self.limits.waiting and (self.slots.waiting or width > free):
+            raise NotReady(
+                "queue_full",
+                f"{self.limits.waiting} generations wait already",
+                advice="ask another engine or later",
+            )
+
+    def _check_fill(self, width: int, tokens: int) -> None:
+        """A fill starts at once or not at all: in the queue it would stand before canonical work."""
+        budget = self.limits.fill_kv_tokens
+        if self.slots.waiting or width > self.slots.total - self.slots.used:
+            reason = "canonical work has all slots"
+        elif self.speculation.slots + width > self.fill_slots:
+            reason = f"fills and drafts hold {self.speculation.slots} of {self.fill_slots} slots"
+        elif budget is not None and self.speculation.tokens + tokens > budget:
+            reason = f"fills and drafts have reserved {self.speculation.tokens} of {budget} tokens"
+        else:
+            return
+        raise NotReady(FILL_LIMIT, reason, advice="ask another engine or later")
+
+    def _attached(self, event: Attached) -> list[Effect]:
+        generation = self.generations.get(event.generation)
         if generation is None:
             raise NotFound("unknown_generation", "no such generation here", advice="demand again")
         if generation.state in (State.ABORTING, State.ABORTED, State.FAILED):
             raise NotFound("generation_lost", "the generation has no result to follow", advice="demand again")
-        generation.followers.add(follower)
+        generation.followers.add(event.follower)
         generation.grace_until = None
+        if event.adopts and not generation.adopted and generation.order.work is WorkClass.FILL:
+            generation.adopted = True
+            if generation.state is State.RUNNING:
+                self.speculation.release(generation.id)
         return []
 
     def _left(self, generation_id: GenerationId, follower: FollowerId, now: Instant) -> list[Effect]:
@@ -218,11 +275,13 @@ class Registry:
         self._set_timer(generation.grace_until, Timer.GRACE, generation)
         return []
 
-    def _abort_asked(self, generation_id: GenerationId, reason: str, now: Instant) -> list[Effect]:
-        generation = self.generations.get(generation_id)
+    def _abort_asked(self, event: AbortAsked, now: Instant) -> list[Effect]:
+        generation = self.generations.get(event.generation)
         if generation is None or generation.state not in (State.ADMITTED, State.RUNNING):
             return []
-        return self._abort(generation, Aborted(reason), now)
+        if event.only_speculative and not generation.is_speculative:
+            return []
+        return self._abort(generation, Aborted(event.reason), now)
 
     # ---- the engine ----
 
@@ -234,6 +293,30 @@ class Registry:
             generation.started_at = now
             self.slots.occupy(ready)
             effects.append(StartEngine(generation.order))
+        return [*effects, *self._make_way(now)] if self.slots.waiting else effects
+
+    def _running_fills(self) -> list[GenerationId]:
+        """Fills and drafts that are on the engine, oldest first; not such as it is letting go of."""
+        return [id_ for id_ in self.speculation.held if self.generations[id_].state is State.RUNNING]
+
+    def _make_way(self, now: Instant) -> list[Effect]:
+        """Abort the newest fills where that gets what waits a slot; fewest first, none in vain."""
+        if not self.limits.fills_give_way or not self.slots.waiting:
+            return []
+        effects: list[Effect] = []
+        fills = self._running_fills()
+        held = self.slots.held
+        coming = sum(held[id_] for id_ in held if self.generations[id_].state is State.ABORTING)
+        free = self.slots.total - self.slots.used + coming
+        for wanted in list(self.slots.waiting.values()):
+            width = min(wanted, self.slots.total)
+            if width > free + sum(held[id_] for id_ in fills):
+                break
+            while width > free:
+                newest = fills.pop()
+                free += held[newest]
+                effects += self._stop(self.generations[newest], Aborted(GAVE_WAY), now)
+            free -= width
         return effects
 
     def _items_arrived(
@@ -260,7 +343,7 @@ class Registry:
             return []
         lease = generation.order.lease
         self._stop_clock(generation, now)
-        self.slots.release(generation.id)
+        self._free(generation)
         if lease is not None and not event.unstorable:
             generation.state = moved(generation.state, Move.FINISH)
             generation.commit_in_flight = True
@@ -277,15 +360,21 @@ class Registry:
         if generation.state is not State.RUNNING:
             return []
         self._stop_clock(generation, now)
-        self.slots.release(generation.id)
+        self._free(generation)
         return [*self._fail(generation, failure, now), *self._start_waiting(now)]
 
     def _engine_let_go(self, generation_id: GenerationId, now: Instant) -> list[Effect]:
         generation = self.generations[generation_id]
         generation.state = moved(generation.state, Move.LET_GO)
-        self.slots.release(generation_id)
+        self._free(generation)
         self._keep_finished(generation, now)
         return [Ended(generation_id), *self._start_waiting(now)]
+
+    def _free(self, generation: Generation) -> None:
+        """The engine works on it no longer."""
+        self.slots.release(generation.id)
+        if generation.is_speculative:
+            self.speculation.release(generation.id)
 
     def _engine_lost(self, reason: str, now: Instant) -> list[Effect]:
         effects: list[Effect] = []
@@ -313,6 +402,16 @@ class Registry:
         generation.end = end  # the response ended as "pending"; late followers learn the answer
         self._evict(now)
         return release
+
+    def _leases_unknown(self, leases: frozenset[LeaseId], now: Instant) -> list[Effect]:
+        """A fill that can not become a shadow is of no use; what somebody waits for is served anyway."""
+        effects: list[Effect] = []
+        for generation_id in self._running_fills():
+            generation = self.generations[generation_id]
+            lease = generation.order.lease
+            if lease is not None and lease.lease_id in leases:
+                effects += self._stop(generation, Aborted(LEASE_UNKNOWN), now)
+        return [*effects, *self._make_way(now)]
 
     # ---- time ----
 
@@ -350,12 +449,17 @@ class Registry:
 
     def _abort(self, generation: Generation, end: Aborted | Failed, now: Instant) -> list[Effect]:
         """``end`` is what followers see at once; a slot is only free when the engine says so."""
+        if generation.state is not State.ADMITTED:
+            return [*self._stop(generation, end, now), *self._make_way(now)]
         generation.grace_until = None
         effects = self._release_lease(generation)
-        if generation.state is State.ADMITTED:
-            self.slots.leave_queue(generation.id)
-            # The head of the queue may have gone, and the next may fit.
-            return [*effects, *self._over(generation, Move.ABORT, end, now), *self._start_waiting(now)]
+        self.slots.leave_queue(generation.id)
+        # The head of the queue may have gone, and the next may fit.
+        return [*effects, *self._over(generation, Move.ABORT, end, now), *self._start_waiting(now)]
+
+    def _stop(self, generation: Generation, end: Aborted | Failed, now: Instant) -> list[Effect]:
+        generation.grace_until = None
+        effects = self._release_lease(generation)
         self._stop_clock(generation, now)
         generation.state = moved(generation.state, Move.ABORT)
         generation.end = _timed(end, generation.execution_ms)
@@ -419,6 +523,10 @@ class Registry:
         assert set(self.slots.waiting) == by_state[State.ADMITTED]
         assert set(self.slots.held) == by_state[State.RUNNING] | by_state[State.ABORTING]
         assert not self.slots.waiting or self.slots.next_ready() is None, "a slot is free and somebody waits"
+        speculative = {id_ for id_ in self.slots.held if self.generations[id_].is_speculative}
+        assert set(self.speculation.held) == speculative, "fills on the engine, and no others, hold a share"
+        assert all(share.slots == self.slots.held[id_] for id_, share in self.speculation.held.items())
+        assert not any(self.generations[id_].is_speculative for id_ in self.slots.waiting), "no fill waits"
         assert not (self.not_ready_reason and self.slots.waiting), "nobody waits for a dead engine"
         assert set(self.finished) == set().union(*(by_state[state] for state in TERMINAL))
         assert self.finished_bytes == sum(self.finished.values())
