@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from dynbranch.clients.calls import answer, decoded, follow
 from dynbranch.clients.conversation import Conversation
 from dynbranch.clients.followed import Agents, followed
+from dynbranch.clients.ports import Take, take_nothing
 from dynbranch.domain.engine import (
     AbortResult,
     AgentDescription,
@@ -50,10 +51,12 @@ class GrpcEngineAgent:
         response = await answer(self._stub.Describe, pb.DescribeRequest(), timeout_s)
         return decoded(wire.description_in, response)
 
-    def generate(self, order: GenerationOrder, *, idle_s: float) -> AsyncGenerator[GenerationEvents, None]:
+    def generate(
+        self, order: GenerationOrder, *, idle_s: float, take: Take = take_nothing
+    ) -> AsyncGenerator[GenerationEvents, None]:
         if len(order.body) > MAX_SHARED_BYTES:
             return follow(self._stub.Generate, wire.order_out(order), wire.followed_in, idle_s)
-        return followed(self._conversation, wire.generate_ask(order, telemetry.inject()), idle_s)
+        return followed(self._conversation, wire.generate_ask(order, telemetry.inject()), idle_s, take)
 
     def attach(
         self,
@@ -67,7 +70,7 @@ class GrpcEngineAgent:
     ) -> AsyncGenerator[GenerationEvents, None]:
         trace = telemetry.inject()
         ask = wire.attach_ask(generation, from_item, wait_ms, trace, adopts=adopts, quiet=quiet)
-        return followed(self._conversation, ask, idle_s)
+        return followed(self._conversation, ask, idle_s, take)
 
     async def abort(
         self, generation: GenerationId, *, reason: str, timeout_s: float, only_speculative: bool = False

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from dynbranch.clients.calls import decoded
 from dynbranch.clients.conversation import Call, Conversation, Failure
 from dynbranch.clients.errors import meaning_of
-from dynbranch.clients.ports import Unreachable
+from dynbranch.clients.ports import Take, Unreachable
 from dynbranch.domain.engine import GenerationEvents
 from dynbranch.v1 import engine_agent_pb2 as pb
 from dynbranch.wire import engine_agent as wire
@@ -21,13 +21,13 @@ TAKEN_STEP_BYTES = 2**18
 
 
 async def followed(
-    conversation: Agents, ask: pb.GenerationAsk, idle_s: float
+    conversation: Agents, ask: pb.GenerationAsk, idle_s: float, take: Take
 ) -> AsyncGenerator[GenerationEvents, None]:
     """Starts the call when first awaited, and leaves the moment that the generator is closed.
 
     More than ``idle_s`` seconds without a message is Unreachable.
     """
-    following = _Following(idle_s)
+    following = _Following(idle_s, take)
     following.begin(conversation, ask)
     try:
         while True:
@@ -39,7 +39,7 @@ async def followed(
             if answer.HasField("error"):
                 raise meaning_of(answer.error)
             events = decoded(wire.answer_in, answer)
-            following.take(events)
+            following.took(events.items)
             yield events
             if events.end is not None:
                 return
@@ -50,7 +50,8 @@ async def followed(
 class _Following:
     """The answers that came and were not taken yet. The agent's window bounds them."""
 
-    def __init__(self, idle_s: float) -> None:
+    def __init__(self, idle_s: float, take: Take) -> None:
+        self._take = take
         self.heard: deque[pb.GenerationAnswer | Failure] = deque()
         self._loop = asyncio.get_running_loop()
         self._idle_s = idle_s
@@ -81,8 +82,8 @@ class _Following:
         finally:
             self._waiter = None
 
-    def take(self, events: GenerationEvents) -> None:
-        self._taken_bytes += sum(map(len, events.items))
+    def took(self, items: tuple[bytes, ...]) -> None:
+        self._taken_bytes += sum(map(len, items))
         if self._taken_bytes - self._told_bytes >= TAKEN_STEP_BYTES and not self._over:
             self._told_bytes = self._taken_bytes
             assert self._call is not None
@@ -97,6 +98,12 @@ class _Following:
     def _hear(self, answer: pb.GenerationAnswer) -> None:
         self._heard_at = self._loop.time()
         self._over = answer.HasField("error") or answer.events.HasField("end")
+        waiter = self._waiter
+        if waiter is not None and not waiter.done() and not self._over:
+            items = wire.items_of(answer)
+            if items and self._take(items):
+                self.took(items)
+                return
         self.heard.append(answer)
         self._wake()
 

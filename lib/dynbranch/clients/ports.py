@@ -8,7 +8,7 @@ Streams start at their first ``anext`` and end at ``aclose``: leave one early by
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
 from dynbranch.domain.branches import BranchSummary, TemplateSet
@@ -69,6 +69,15 @@ class Fills(Protocol):
         self, *, acknowledged_through: int, after: int, at_most: int, wait_ms: int, timeout_s: float
     ) -> tuple[Settlement, ...]:
         """In order, each at least once. Waits up to ``wait_ms`` when there is none."""
+
+
+Take = Callable[[tuple[bytes, ...]], bool]
+"""Offered items of a generation the moment that they come, while its follower waits for a message. Returns
+whether it took them: then no message brings them. It does not wait, and does not raise."""
+
+
+def take_nothing(items: tuple[bytes, ...]) -> bool:
+    return False
 
 
 class EngineAgent(Protocol):

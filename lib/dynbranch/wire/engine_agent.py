@@ -239,6 +239,12 @@ def answer_in(answer: pb.GenerationAnswer) -> GenerationEvents:
     return events_in(answer.events)
 
 
+def items_of(answer: pb.GenerationAnswer) -> tuple[bytes, ...]:
+    """The items of an answer that holds nothing else; none of any other."""
+    events = answer.events
+    return () if events.traceparent else tuple(events.items)
+
+
 def generated_out(events: GenerationEvents) -> pb.GenerateResponse:
     return pb.GenerateResponse(events=events_out(events))
 

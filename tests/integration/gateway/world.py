@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import aiohttp
 from aiohttp import web
-from dynbranch.clients.ports import Csl, Unreachable
+from dynbranch.clients.ports import Csl, Take, Unreachable, take_nothing
 from dynbranch.controller.fake import FakeController
 from dynbranch.csl.fake import FakeCsl
 from dynbranch.domain.engine import (
@@ -68,7 +68,9 @@ class StillAgent(FakeEngineAgent):
             raise Unreachable("no answer") from None
         return await super().describe(timeout_s=timeout_s)
 
-    def generate(self, order: GenerationOrder, *, idle_s: float) -> AsyncGenerator[GenerationEvents]:
+    def generate(
+        self, order: GenerationOrder, *, idle_s: float, take: Take = take_nothing
+    ) -> AsyncGenerator[GenerationEvents]:
         return self._moving(super().generate(order, idle_s=idle_s))
 
     def attach(

@@ -27,7 +27,7 @@ from opentelemetry import context as otel_context
 
 _log = logging.getLogger(__name__)
 
-COMPANY_S = 0.004
+COMPANY_S = 0.005
 """The shortest time between two messages of which nothing is urgent."""
 
 WINDOW_BYTES = 2**20
@@ -157,10 +157,11 @@ class Conversation:
         answers, self._failed = self._failed, []
         size, ready = 0, self._ready
         while ready and size < MAX_MESSAGE_BYTES:
-            number = next(iter(ready))
-            call = ready.pop(number)
-            with self._served(call):
+            call = ready.pop(next(iter(ready)))
+            try:
                 size += self._answer(call, answers)
+            except DomainError as error:
+                self._fail(call, error)
         answers += self._failed
         self._failed = []
         return answers

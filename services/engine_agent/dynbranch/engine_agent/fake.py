@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
-from dynbranch.clients.ports import Csl, Unreachable
+from dynbranch.clients.ports import Csl, Take, Unreachable, take_nothing
 from dynbranch.domain.engine import (
     AbortResult,
     AgentDescription,
@@ -221,7 +221,9 @@ class FakeEngineAgent:
         self._check()
         return await self.agent.describe()
 
-    def generate(self, order: GenerationOrder, *, idle_s: float) -> AsyncGenerator[GenerationEvents]:
+    def generate(
+        self, order: GenerationOrder, *, idle_s: float, take: Take = take_nothing
+    ) -> AsyncGenerator[GenerationEvents]:
         return self._reachable(self.agent.generate(order))
 
     def attach(

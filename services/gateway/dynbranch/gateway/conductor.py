@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from dynbranch.clients.ports import Csl, Unreachable
+from dynbranch.clients.ports import Csl, Take, Unreachable
 from dynbranch.domain.engine import Completed, Failed, GenerationEvents, GenerationOrder, WireProtocol
 from dynbranch.domain.errors import DomainError, InvalidRequest, NotFound
 from dynbranch.domain.ids import DemandId, Digest, GenerationId, Name
@@ -204,13 +204,15 @@ class Conductor:
         account.timings_ms.append(("csl", (self._clock.now() - started) * 1000))
         return answer
 
-    async def followed(self, generation: GenerationRef, stage: Stage) -> AsyncGenerator[GenerationEvents]:
+    async def followed(self, generation: GenerationRef, take: Take) -> AsyncGenerator[GenerationEvents]:
         client = await self._directory.client(generation.agent_address)
         return client.attach(
-            generation.generation_id, from_item=0, wait_ms=ATTACH_WAIT_MS, idle_s=self._idle_s
+            generation.generation_id, from_item=0, wait_ms=ATTACH_WAIT_MS, idle_s=self._idle_s, take=take
         )
 
-    async def ordered(self, effect: lives.Execute, stage: Stage) -> AsyncGenerator[GenerationEvents]:
+    async def ordered(
+        self, effect: lives.Execute, stage: Stage, take: Take
+    ) -> AsyncGenerator[GenerationEvents]:
         order = GenerationOrder(
             generation_id=effect.generation.generation_id,
             protocol=stage.protocol,
@@ -225,7 +227,7 @@ class Conductor:
             prompt_hint=stage.prefix.hint,
         )
         client = await self._directory.client(effect.generation.agent_address)
-        return client.generate(order, idle_s=self._idle_s)
+        return client.generate(order, idle_s=self._idle_s, take=take)
 
     def lost(self, address: str, failure: Unreachable | DomainError) -> lives.Lost:
         if isinstance(failure, Unreachable):
@@ -259,6 +261,8 @@ class _Run:
         self._life = life
         self._recorded: tuple[bytes, ...] = ()
         self._said_first = False
+        self._flows_from = ""
+        """The agent whose items may go straight to the sink: those before them have."""
 
     async def to_its_end(self) -> None:
         event: lives.Event | None = lives.Begin()
@@ -275,11 +279,11 @@ class _Run:
             case lives.Attach(generation):
                 self._account.outcome = Outcome.JOINED
                 return await self._follow(
-                    "attach", generation, self._conductor.followed(generation, self._stage)
+                    "attach", generation, self._conductor.followed(generation, self._take)
                 )
             case lives.Execute(generation):
                 self._account.outcome = Outcome.MISS
-                ordered = self._conductor.ordered(effect, self._stage)
+                ordered = self._conductor.ordered(effect, self._stage, self._take)
                 with self._conductor.directory.executing(generation.agent_address, self._stage.prefix):
                     return await self._follow(telemetry.SPAN_GENERATE, generation, ordered)
             case lives.Release(lease) | lives.Settle(lease):
@@ -357,7 +361,7 @@ class _Run:
             try:
                 events = self._conductor.directory.while_heard(address, await opening)
                 async with aclosing(events):
-                    return await self._relay(events, span)
+                    return await self._relay(events, address, span)
             except InvalidRequest as refused:
                 body = error_body(400, refused.message, code=refused.reason)
                 return self._ended_unheard(Failed(400, body, may_retry=False))
@@ -366,7 +370,7 @@ class _Run:
             except MalformedItem as problem:
                 return self._ended_unheard(_malformed(problem))
 
-    async def _relay(self, events: AsyncGenerator[GenerationEvents], span: Span) -> lives.Event:
+    async def _relay(self, events: AsyncGenerator[GenerationEvents], address: str, span: Span) -> lives.Event:
         life, sink = self._life, self._sink
         shown = False
         async for message in events:
@@ -381,9 +385,18 @@ class _Run:
                 if await sink.items(message.items) and not shown:
                     shown = True
                     life.handle(lives.Shown())
+                self._flows_from = address
             if message.end is not None:
                 return self._ended(message.end)
         return self._lost(lives.Lost("its stream ended without an end", ran=True))
+
+    def _take(self, items: tuple[bytes, ...]) -> bool:
+        """Straight from the agent to the client, without the turn of a task for each token."""
+        if not self._flows_from or not self._sink.items_now(items):
+            return False
+        self._account.tail = items
+        self._conductor.directory.spoke(self._flows_from)
+        return True
 
     def _note_first(self) -> None:
         self._said_first = True
@@ -405,6 +418,7 @@ class _Run:
 
     def _forget(self) -> None:
         self._said_first = False
+        self._flows_from = ""
         self._sink.forget()
 
 

@@ -232,11 +232,17 @@ class Directory:
                     except StopAsyncIteration:
                         return
                     if message.items or message.end is not None:
-                        agent.load.speak(self._clock.now())
+                        self.spoke(address)
                     yield message
             finally:
                 agent.listening.discard(listening)
         raise Unreachable("it is silent")
+
+    def spoke(self, address: str) -> None:
+        """It said something of a generation."""
+        agent = self._agents.get(address)
+        if agent is not None:
+            agent.load.speak(self._clock.now())
 
     def suspect(self, address: str, trouble: str) -> None:
         """A call to it failed: no new work until it is heard of again."""

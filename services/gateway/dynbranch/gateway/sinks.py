@@ -42,6 +42,10 @@ class Sink(Protocol):
     async def items(self, items: tuple[bytes, ...]) -> bool:
         """Returns whether the client was sent a part of the answer. Raises MalformedItem."""
 
+    def items_now(self, items: tuple[bytes, ...]) -> bool:
+        """The same at once, where nothing has to be waited for. Returns whether that was so; it raises
+        nothing."""
+
     def forget(self) -> None: ...
 
     async def recorded(self, items: tuple[bytes, ...]) -> None:
@@ -83,6 +87,16 @@ class StreamSink:
             await self._start()
             await self._exchange.write(events)
         return True
+
+    def items_now(self, items: tuple[bytes, ...]) -> bool:
+        if not self._exchange.started or self._sending.locked():
+            return False
+        try:
+            events = self._relay.events(items)
+        except MalformedItem:
+            # It is raised, and told, where the items are asked for.
+            return False
+        return not events or self._exchange.write_now(events)
 
     def forget(self) -> None:
         self._relay = self._new_relay(cached=False)
@@ -138,6 +152,10 @@ class _WholeAnswer:
     async def items(self, items: tuple[bytes, ...]) -> bool:
         self._items.extend(items)
         return False
+
+    def items_now(self, items: tuple[bytes, ...]) -> bool:
+        self._items.extend(items)
+        return True
 
     def forget(self) -> None:
         self._items.clear()

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
-from dynbranch.gateway.edge.exchange import Leave
+from dynbranch.gateway.edge.exchange import ClientSide
 from dynbranch.gateway.protocols.errors import JSON, error_body
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -47,7 +47,7 @@ class Connection(HttpToolsProtocol):
         self._policy = policy
         self._told = refused
         self._running: RequestResponseCycle | None = None
-        self._leave = Leave()
+        self._side = ClientSide(self._write_now)
         self._head_since: float | None = None
         self._linger_since: float | None = None
         self._refusal: bytes | None = None
@@ -83,7 +83,7 @@ class Connection(HttpToolsProtocol):
         if running is not None and not running.response_complete:
             running.disconnected = True
             running.message_event.set()
-            self._leave.tell()
+            self._side.tell_left()
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
@@ -157,9 +157,24 @@ class Connection(HttpToolsProtocol):
             self._head_since = self.loop.time()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running, self._leave = cycle, Leave()
-        cast(dict[str, Any], cycle.scope)[Leave.KEY] = self._leave
+        self._running, self._side = cycle, ClientSide(self._write_now)
+        cast(dict[str, Any], cycle.scope)[ClientSide.KEY] = self._side
         super()._start_asgi_task(cycle, app)
+
+    def _write_now(self, part: bytes) -> bool:
+        """A part of the running response, of a length that was not told before."""
+        cycle = self._running
+        if (
+            cycle is None
+            or not cycle.chunked_encoding
+            or cycle.response_complete
+            or cycle.disconnected
+            or self.flow.write_paused
+            or cycle.scope["method"] == "HEAD"
+        ):
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+        return True
 
     def on_response_complete(self) -> None:
         if self._refusal is not None and not self.pipeline:

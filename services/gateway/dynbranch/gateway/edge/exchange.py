@@ -46,24 +46,28 @@ class Room(Protocol):
     def give(self, counted_bytes: int, /) -> None: ...
 
 
-class Leave:
-    """How a connection tells the request that runs on it that its client has left."""
+class ClientSide:
+    """What a connection lends the request that runs on it, beyond what ASGI can say.
 
-    KEY = "dynbranch.leave"
+    ``write_now`` sends a part of the response's body at once, or returns False where that would have to wait.
+    """
+
+    KEY = "dynbranch.client_side"
     """Where it stands in the scope of a request."""
 
-    __slots__ = ("_call", "_has_left")
+    __slots__ = ("_call", "_has_left", "write_now")
 
-    def __init__(self) -> None:
+    def __init__(self, write_now: Callable[[bytes], bool]) -> None:
+        self.write_now = write_now
         self._call: Callable[[], None] | None = None
         self._has_left = False
 
-    def tell(self) -> None:
+    def tell_left(self) -> None:
         self._has_left = True
         if self._call is not None:
             self._call()
 
-    def when_told(self, call: Callable[[], None]) -> None:
+    def when_left(self, call: Callable[[], None]) -> None:
         """``call`` is called once, at once if the client has left already."""
         self._call = call
         if self._has_left:
@@ -115,7 +119,7 @@ class Exchange:
         self.body_read = False
         self.body_failure: ApiError | None = None
         self._held = False
-        self._leave: Leave | None = scope.get(Leave.KEY)
+        self._side: ClientSide | None = scope.get(ClientSide.KEY)
         self._worker: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -236,8 +240,8 @@ class Exchange:
     def _start_watch(self) -> None:
         if not self.body_read or self._worker is None:
             return
-        if self._leave is not None:
-            self._leave.when_told(self._client_left)
+        if self._side is not None:
+            self._side.when_left(self._client_left)
         elif self._watcher is None:
             # A server that does not tell by itself has to be asked, by a task of its own.
             self._watcher = asyncio.get_running_loop().create_task(self._watch(), name="client-leave")
@@ -275,6 +279,13 @@ class Exchange:
 
     async def write(self, part: bytes) -> None:
         await self._sent({"type": "http.response.body", "body": part, "more_body": True})
+
+    def write_now(self, part: bytes) -> bool:
+        """``write`` where it does not have to wait. Returns whether that was so."""
+        if self._side is None or self.sending_since is not None or not self._side.write_now(part):
+            return False
+        self.last_sent = self.clock.now()
+        return True
 
     async def finish(self, part: bytes = b"") -> None:
         self.finished = True
