@@ -21,24 +21,24 @@ from dynbranch.bench.stand import Arm, Measurement, Stand, percentile, turns
 from dynbranch.demo.measures import Figure, median
 
 ROUNDS = 5
-ALONE_S, CROWD_S = 1.2, 1.5
+ALONE_S, CROWD_S = 1.0, 1.2
 CROWD = 32
-STREAMS, STREAM_TOKENS = 8, 150
+STREAMS, STREAM_TOKENS = 8, 100
 NAMES = 64
 _TABLE_BEGINS, _TABLE_ENDS = "<!-- bench peers -->", "<!-- end -->"
 _FEWEST_HITS = 0.99
-_WARM_S = 0.7
+_WARM_S, _WARM_LIMIT_S = 0.7, 60.0
 _APART = 10_000_000
 
 Round = dict[str, dict[str, float]]
 COLUMNS = {
-    "cpu_us_per_request": "µs/request",
+    "cpu_us_per_request": "µs/req",
     "cpu_per_request_over_plain_proxy": "× plain",
     "cpu_us_per_token": "µs/token",
     "cpu_per_token_over_plain_proxy": "× plain",
     "added_p50_ms": "+p50 ms",
     "added_p99_ms": "+p99 ms",
-    "per_s": "requests/s",
+    "per_s": "req/s",
 }
 
 
@@ -110,6 +110,8 @@ class Peers:
     def warm_up(self) -> None:
         self._tell("warming up", 0, 0)
         for way in self._ways.values():
+            if way.repeats:
+                self._closed(way, _WARM_LIMIT_S, 4, most=NAMES)
             for concurrency in (1, CROWD):
                 self._closed(way, _WARM_S, concurrency)
 
@@ -138,9 +140,9 @@ class Peers:
                     seen[f"cpu_per_{what}_over_plain_proxy"] = seen[f"cpu_us_per_{what}"] / plain
         return found
 
-    def _closed(self, way: Way, seconds: float, concurrency: int) -> Measurement:
+    def _closed(self, way: Way, seconds: float, concurrency: int, most: int = sys.maxsize) -> Measurement:
         first, cycle = (0, NAMES) if way.repeats else (self._next(), 0)
-        job = self._stand.closed(way.arm, way.body, seconds, concurrency, first=first, cycle=cycle)
+        job = self._stand.closed(way.arm, way.body, seconds, concurrency, first=first, cycle=cycle, most=most)
         return self._stand.run(way.arm, job)
 
     def _next(self) -> int:

@@ -11,6 +11,7 @@ from dynbranch.bench.result import BenchFailed, Measured, Surroundings, result_j
 from dynbranch.cli.endings import failures_explained, stops_on_signals
 from dynbranch.cli.failures import CliFailure
 from dynbranch.demo.show import progress_bar
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -72,7 +73,9 @@ def _show(name: str, measured: Measured, console: Console) -> None:
 
 def _show_rows(rows: Sequence[tuple[str, ...]], console: Console) -> None:
     headings, *others = rows
-    table = Table(title="Medians", title_justify="left")
+    table = Table(
+        title="Medians", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
     table.add_column(headings[0], no_wrap=True)
     for heading in headings[1:]:
         table.add_column(heading, justify="right")
