@@ -65,6 +65,7 @@ class GrpcEngineAgent:
         from_item: int,
         wait_ms: int,
         idle_s: float,
+        take: Take = take_nothing,
         adopts: bool = False,
         quiet: bool = False,
     ) -> AsyncGenerator[GenerationEvents, None]:

@@ -83,10 +83,12 @@ def take_nothing(items: tuple[bytes, ...]) -> bool:
 class EngineAgent(Protocol):
     async def describe(self, *, timeout_s: float) -> AgentDescription: ...
 
-    def generate(self, order: GenerationOrder, *, idle_s: float) -> AsyncGenerator[GenerationEvents]:
+    def generate(
+        self, order: GenerationOrder, *, idle_s: float, take: Take = take_nothing
+    ) -> AsyncGenerator[GenerationEvents]:
         """Starts the generation and follows it. Closing detaches; the last one to leave aborts.
 
-        A fill or draft beyond the agent's own limits is refused at
+        ``take`` may be offered items, or never. A fill or draft beyond the agent's own limits is refused at
         once: NotReady, ``fill_limit``. Of a quiet order nothing comes before the end: ``idle_s`` bounds all.
         """
 
@@ -97,6 +99,7 @@ class EngineAgent(Protocol):
         from_item: int,
         wait_ms: int,
         idle_s: float,
+        take: Take = take_nothing,
         adopts: bool = False,
         quiet: bool = False,
     ) -> AsyncGenerator[GenerationEvents]:

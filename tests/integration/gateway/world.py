@@ -80,6 +80,7 @@ class StillAgent(FakeEngineAgent):
         from_item: int,
         wait_ms: int,
         idle_s: float,
+        take: Take = take_nothing,
         adopts: bool = False,
         quiet: bool = False,
     ) -> AsyncGenerator[GenerationEvents]:

@@ -233,6 +233,7 @@ class FakeEngineAgent:
         from_item: int,
         wait_ms: int,
         idle_s: float,
+        take: Take = take_nothing,
         adopts: bool = False,
         quiet: bool = False,
     ) -> AsyncGenerator[GenerationEvents]:
