@@ -10,7 +10,7 @@ from dynbranch.clients.ports import EngineAgent
 from dynbranch.controller.core.predictors.drafts import draft_body, ranked_by_drafts
 from dynbranch.controller.core.predictors.port import Question
 from dynbranch.domain.engine import Completed, GenerationOrder, ModelDescription, WireProtocol, WorkClass
-from dynbranch.domain.errors import NotFound
+from dynbranch.domain.errors import NotFound, NotReady
 from dynbranch.domain.ids import GenerationId, Instant
 from dynbranch.domain.reuse import Identity
 from dynbranch.naming.chunks import MalformedLog
@@ -68,7 +68,7 @@ class DraftModel:
         raise NotFound("no_draft_model", f"the agent for drafts serves no model {wanted!r}")
 
     async def _draft(self, question: Question, model: ModelDescription, seed: int) -> str:
-        """One sample's text; empty where the engine failed."""
+        """One sample's text; empty where the engine failed or has no slot for it."""
         drafts = self._drafts
         order = GenerationOrder(
             generation_id=GenerationId(new_id()),
@@ -91,13 +91,18 @@ class DraftModel:
             cache_scope=drafts.cache_scope,
         )
         items: list[bytes] = []
-        async with aclosing(self._agent.generate(order, idle_s=drafts.idle_s)) as events:
-            async for event in events:
-                items.extend(event.items)
-                if event.end is not None and not isinstance(event.end, Completed):
-                    return ""
         try:
+            async with aclosing(self._agent.generate(order, idle_s=drafts.idle_s)) as events:
+                async for event in events:
+                    items.extend(event.items)
+                    if event.end is not None and not isinstance(event.end, Completed):
+                        return ""
             return output_of(items).text
+        except NotReady as refusal:
+            if refusal.reason != "fill_limit":
+                raise
+            # The engine has no room to spare for this sample; the others count all the same.
+            return ""
         except MalformedLog:
             return ""
 

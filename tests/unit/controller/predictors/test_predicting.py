@@ -26,6 +26,7 @@ from dynbranch.domain.engine import GenerationOrder, WorkClass
 from dynbranch.domain.errors import NotFound
 from dynbranch.domain.ids import Instant
 from dynbranch.domain.template import PredictorUse
+from dynbranch.engine_agent.core.registry import Limits
 from dynbranch.engine_agent.fake import FakeEngineAgent, Script, ScriptedEngine, text_chunks
 from dynbranch.runtime.clock import SystemClock
 from prometheus_client import CollectorRegistry
@@ -249,6 +250,12 @@ async def test_a_sample_that_fails_is_no_vote(engine: ScriptedEngine) -> None:
     )
     async with FakeEngineAgent(engine=engine) as agent:
         assert await DraftModel(agent, Drafts(samples=3)).propose_slowly(MENU, NOW) == ("tea",)
+
+
+async def test_a_sample_that_the_engine_has_no_room_for_is_no_vote(engine: ScriptedEngine) -> None:
+    async with FakeEngineAgent(engine=engine, limits=Limits(fill_slots=2)) as agent:
+        assert await DraftModel(agent, Drafts(samples=3)).propose_slowly(MENU, NOW) == ("tea", "milk")
+    assert len(engine.orders) == 2
 
 
 async def test_a_model_that_is_not_served_is_not_found(engine: ScriptedEngine) -> None:
