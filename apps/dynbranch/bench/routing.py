@@ -1,7 +1,8 @@
 """Where requests go when several engines hold different beginnings of prompts.
 
-The same arrivals go over four ways to the same four stub engines, whose prefix cache and times are those of
-the engine model: DynBranch, vllm-router with its cache-aware policy, least in flight alone, round robin.
+The same arrivals go over five ways to the same four stub engines, whose prefix cache and times are those of
+the engine model: DynBranch, two gateways of it that take turns, vllm-router with its cache-aware policy,
+least in flight alone, round robin.
 Then one engine of four dies, or answers nothing any more.
 """
 
@@ -26,7 +27,7 @@ from dynbranch.bench.stand import percentile, turns
 from dynbranch.demo.measures import Figure, exact, median, ratio
 
 REPETITIONS = 6
-FAULT_REPETITIONS = 4
+FAULT_REPETITIONS = 5
 FAULTS: Mapping[str, Mapping[str, object] | None] = {
     "healthy": None,
     "dead": {"kind": "refuse", "for_s": 15.0},
@@ -37,9 +38,12 @@ FAULTS: Mapping[str, Mapping[str, object] | None] = {
 _WARM_SHARE = 0.2
 _PATIENCE_S = 20.0
 _SEED = 4_000
-_OURS, _ROUTER, _LEAST, _ROUND_ROBIN = "dynbranch", "vllm-router", "least in flight", "round robin"
+_OURS, _TWO, _ROUTER = "dynbranch", "dynbranch two gateways", "vllm-router"
+_LEAST, _ROUND_ROBIN = "least in flight", "round robin"
 
-GENTLE = Workload(requests=160, per_s=10.0)
+GENTLE = Workload(
+    requests=240, per_s=16.0, families=24, instructions_bytes=(500, 2_000), question_bytes=(100, 600)
+)
 """So few that three engines carry it, too: what is compared is the harm, and not the lost capacity."""
 
 
@@ -60,7 +64,11 @@ def measure(
     workload = Workload()
     with TemporaryDirectory(prefix="dynbranch-routing-") as folder, Fleet(Path(folder), tell) as fleet:
         ours = fleet.gateway(_OURS, "prefix")
-        ways = [ours, fleet.gateway(_LEAST, "least_in_flight")]
+        ways = [
+            ours,
+            fleet.gateway(_TWO, "prefix", count=2),
+            fleet.gateway(_LEAST, "least_in_flight"),
+        ]
         missing: tuple[str, ...] = ()
         try:
             ways += [
@@ -125,7 +133,7 @@ def _compared(
     for way in turns(ways, number):
         tell(way.name, number, of)
         fleet.reset()
-        found[way.name] = summary(asyncio.run(play(way.url, sent)), int(_WARM_SHARE * len(sent)))
+        found[way.name] = summary(asyncio.run(play(way, sent)), int(_WARM_SHARE * len(sent)))
     return {way.name: found[way.name] for way in ways}
 
 
@@ -145,7 +153,7 @@ async def _with_fault(
 ) -> dict[str, Any]:
     """The fault comes after a third of the run; what is looked at comes after it."""
     at = len(sent) // 3
-    playing = asyncio.create_task(play(way.url, sent))
+    playing = asyncio.create_task(play(way, sent))
     await asyncio.sleep(sent[at].at_s)
     if fault is not None:
         await asyncio.to_thread(fleet.harm_busiest, fault)
@@ -155,7 +163,7 @@ async def _with_fault(
     return summary(seen, at)
 
 
-async def play(url: str, sent: Sequence[ArrivalAt]) -> list[Seen]:
+async def play(way: Way, sent: Sequence[ArrivalAt]) -> list[Seen]:
     """Each request at its time, whether or not others are answered."""
     timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
     async with aiohttp.ClientSession(
@@ -163,7 +171,7 @@ async def play(url: str, sent: Sequence[ArrivalAt]) -> list[Seen]:
     ) as http:
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(_ask(http, url, one, began)) for one in sent]
+            asked = [group.create_task(_ask(http, way.url(one.number), one, began)) for one in sent]
     return [task.result() for task in asked]
 
 

@@ -20,12 +20,12 @@ class Workload:
     """Sizes are in bytes of text, from and to. ``return_share``: of the arrivals that find a conversation
     whose answer came ``pause_s`` ago."""
 
-    requests: int = 360
-    per_s: float = 16.0
+    requests: int = 300
+    per_s: float = 12.0
     families: int = 60
     zipf: float = 1.1
     instructions_bytes: tuple[int, int] = (1_000, 6_000)
-    question_bytes: tuple[int, int] = (200, 3_000)
+    question_bytes: tuple[int, int] = (200, 4_000)
     answer_bytes: tuple[int, int] = (100, 600)
     answer_tokens: tuple[int, int] = (8, 24)
     turns: tuple[int, int] = (1, 10)

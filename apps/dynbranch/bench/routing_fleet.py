@@ -23,7 +23,8 @@ from dynbranch.demo.stack import not_ready_reason
 ENGINES = 4
 MODEL = "stub-model"
 PRESET = "rtx4090-qwen3-8b"
-KV_TOKENS = 30_000
+KV_TOKENS = 36_000
+"""The preset's own pool, which the gateway is told."""
 _COMMAND_LINE = "from dynbranch.cli.main import app; app()"
 _START_S = 120.0
 _TIMEOUT_S = 5.0
@@ -31,10 +32,13 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to the engines."""
+    """One way to the engines. Of several URLs each is asked in its turn, whatever conversation it is."""
 
     name: str
-    url: str
+    urls: tuple[str, ...]
+
+    def url(self, number: int) -> str:
+        return self.urls[number % len(self.urls)]
 
 
 class Fleet:
@@ -78,8 +82,11 @@ class Fleet:
 
     # -- ways ----------------------------------------------------------------------------------------------
 
-    def gateway(self, name: str, routing: str) -> Way:
+    def gateway(self, name: str, routing: str, *, count: int = 1) -> Way:
         """DynBranch without a store: what is sent is sampled, and sampled requests skip it."""
+        return Way(name, tuple(self._gateway(f"{name} {number}", routing) for number in range(count)))
+
+    def _gateway(self, name: str, routing: str) -> str:
         (port,) = free_ports(1)
         settings = {
             "LISTEN": f"127.0.0.1:{port}",
@@ -91,7 +98,7 @@ class Fleet:
         url = f"http://127.0.0.1:{port}"
         command = (sys.executable, "-m", "dynbranch.gateway")
         self._start(name, command, prefixed, lambda: not_ready_reason(url))
-        return Way(name, url)
+        return url
 
     def vllm_router(self, name: str, policy: str) -> Way:
         """Raises PeerMissing."""
@@ -104,7 +111,7 @@ class Fleet:
         )
         url = f"http://127.0.0.1:{port}"
         self._start(name, command, {}, lambda: _silent(f"{url}/health"))
-        return Way(name, url)
+        return Way(name, (url,))
 
     # -- engines -------------------------------------------------------------------------------------------
 
@@ -122,7 +129,7 @@ class Fleet:
     def wait_whole(way: Way) -> None:
         """Until a gateway of ours has all its agents again. Raises BenchFailed."""
         deadline = time.monotonic() + _START_S
-        while _absent(way.url):
+        while any(_absent(url) for url in way.urls):
             if time.monotonic() > deadline:
                 raise BenchFailed(f"{way.name} misses an engine")
             time.sleep(0.05)

@@ -4,10 +4,10 @@
 members, with this request counted, and ``slack`` a share of the engine's slots (consistent hashing with
 bounded loads: Mirrokni, Thorup, Zadimoghaddam, SODA 2018, where the load bound is ``c x mean``). Of the open
 engines those are preferred that hold the longest beginning of the prompt, if that is worth it; a beginning
-that nobody holds is new. Of equally good ones, those that are no busier than their mean; of these, those
-that have had to read no more new text than their mean, so that no cache is filled while another has room; and
-of these the highest in rendezvous order of the prompt's family (or of its opening, where the family is held
-already), which every gateway finds without asking the others.
+that nobody holds is new. Of equally good ones, those within a tighter bound of the same form, where a new
+prompt does not make a busy engine busier; of these, the one that has had to read least new text, so that no
+cache is filled while another has room; and of several such the highest in rendezvous order of the prompt's
+family (or of its opening, where the family is held already), which every gateway finds without asking others.
 
 A conversation that is under way goes where its last turn went, through whichever gateway: agents tell every
 gateway of the prompts that they were sent, by two short digests each.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeVar
@@ -32,6 +32,9 @@ SPREAD = 1.25
 
 SLACK_SHARE = 1 / 8
 """Of an engine's slots. Few requests at once disturb one another less than a lost prefix costs."""
+
+CALM_SHARE = 1 / 128
+"""The slack of the tighter bound."""
 
 WORTH_SHARE = 0.1
 """A held beginning counts from this share of the prompt on: to read less again is cheaper than to crowd all
@@ -167,8 +170,9 @@ class Router:
             told = self._whereabouts.of_family(prefix.family)
             best = [c for c in able if c.address in told] or able
         key = prefix.opening if known else prefix.family
-        best = _below_mean(best, lambda c: c.in_flight)
-        best = _below_mean(best, lambda c: self._read(c.address))
+        best = _calm(best)
+        least = min(self._read(c.address) for c in best)
+        best = [c for c in best if self._read(c.address) == least]
         return max(best, key=lambda c: _rank(key, c.address)).address
 
     def sent(self, address: str, prefix: PromptPrefix) -> None:
@@ -215,10 +219,10 @@ def open_ones(everyone: Sequence[Candidate]) -> list[Candidate]:
     return [c for c in speaking if c.in_flight + 1 <= bound(c, mean)]
 
 
-def _below_mean(candidates: list[Candidate], of: Callable[[Candidate], float]) -> list[Candidate]:
-    """Those that have no more than the mean: never none."""
-    mean = sum(map(of, candidates)) / len(candidates)
-    return [c for c in candidates if of(c) <= mean] or candidates
+def _calm(candidates: list[Candidate]) -> list[Candidate]:
+    """Those within the tighter bound: never none."""
+    mean = sum(c.in_flight for c in candidates) / len(candidates)
+    return [c for c in candidates if c.in_flight <= SPREAD * mean + c.slots * CALM_SHARE]
 
 
 def _rank(key: bytes, address: str) -> bytes:
