@@ -434,7 +434,9 @@ class RenewLeasesResponse(_message.Message):
     UNKNOWN_LEASE_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def unknown_lease_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Leases that the store no longer knows; their generations may go on but cannot be joined."""
+        """Leases that the store no longer knows, whose generations may go on but cannot be joined; and those of fills that
+        it has closed, which may end.
+        """
 
     def __init__(
         self,

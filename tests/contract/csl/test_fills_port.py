@@ -40,6 +40,7 @@ from dynbranch.domain.reuse import (
     Level,
     Live,
     Miss,
+    Refused,
 )
 from dynbranch.runtime.chance import new_id
 from dynbranch.runtime.clock import SystemClock
@@ -146,6 +147,7 @@ async def test_a_running_fill_is_adopted(csl: Store) -> None:
     lease = await begun(csl, "a", "f")
     assert await demanded(csl, "a") == Live(lease.generation, origin_of("f"))
     assert await demanded(csl, "a") == Live(lease.generation)
+    assert await csl.renew_leases([lease.lease_id], ttl_ms=5_000, **CALL) == frozenset()
     assert isinstance(await ended(csl, lease, "x"), Committed)
     assert [one.kind for one in await settled(csl)] == [SettlementKind.ADOPTED, SettlementKind.CONFIRMED]
 
@@ -166,6 +168,8 @@ async def test_discarded_fills_are_gone_and_named(csl: Store) -> None:
     fills = tuple(FillId(fill.encode()) for fill in ("f", "g", "h"))
     result = await csl.discard_fills(DiscardFills(fills, DiscardReason.LOST), **CALL)
     assert result.abort == (running.generation,) and result.discarded_shadows == 1 and not result.immune
+    assert await csl.renew_leases([running.lease_id], ttl_ms=5_000, **CALL) == {running.lease_id}
+    assert isinstance(await ended(csl, running, "x"), Refused)
     assert isinstance(await demanded(csl, "b"), Miss)
     late = BeginFill(
         origin_of("h"), name_of("c"), Identity(), PURE, GenerationRef(GenerationId(b"1"), "127.0.0.1:7")

@@ -118,11 +118,12 @@ class LeaseTable:
         heapq.heappush(self._deadlines, (deadline, lease.lease_id))
 
     def renew(self, lease_id: LeaseId, deadline: Instant) -> bool:
+        """False: not known, or of a fill that was closed, which nobody needs to run on."""
         row = self._rows.get(lease_id)
         if row is None:
             return False
         row.deadline = max(row.deadline, deadline)
-        return True
+        return not (row.closed_by and row.is_fill)
 
     def drop(self, lease_id: LeaseId) -> LeaseRow | None:
         row = self._rows.pop(lease_id, None)
