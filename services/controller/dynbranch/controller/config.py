@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dynbranch.controller.core.branches.admission import PolicyName
+from dynbranch.controller.core.branches.instances import Bounds
+from dynbranch.controller.core.branches.reservations import Quota
 from dynbranch.controller.core.journal import Limits
+from dynbranch.controller.predicting import DEADLINE_MS
+from dynbranch.controller.running import Timings
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
@@ -12,6 +17,31 @@ class ControllerSettings(BaseSettings):
     drain_s: float = Field(5.0, ge=0, description="how long running calls may take after the signal to stop")
     max_reporters: int = Field(Limits().reporters, ge=1, description="gateways remembered at a time")
     max_workflows: int = Field(Limits().workflows, ge=1, description="workflows remembered at a time")
+    csl: str = Field("", description="the store, host:port; empty: nothing runs ahead")
+    agents: list[str] = Field(
+        default_factory=list, description="engine agents, host:port, comma-separated: where fills may run"
+    )
+    templates: str = Field("", description="folder of templates (*.yaml), read again when it changes")
+    policy: PolicyName = Field(PolicyName.STATIC, description="what runs ahead: off, always or static")
+    fills: int = Field(3, ge=1, description="fills a branch, beside one for a choice that shows in a decode")
+    fill_slots: int = Field(0, ge=0, description="fills on one engine; 0: the agent's own limit alone")
+    fill_tokens: int = Field(
+        0, ge=0, description="KV tokens that fills reserve on one engine; 0: the agent's own limit alone"
+    )
+    stage_timeout_s: float = Field(Timings().stage_s, gt=0, description="the longest run of a stage ahead")
+    predict_ms: float = Field(DEADLINE_MS, gt=0, description="the time that predictors have")
+    workflow_ttl_s: float = Field(
+        Bounds().workflow_ttl_s, gt=0, description="a workflow that is silent for so long has ended"
+    )
+    max_branches: int = Field(Bounds().branches, ge=1, description="branches at a time")
+    draft_agent: str = Field("", description="engine agent of the predictor 'draft', host:port; empty: none")
+    draft_model: str = Field("", description="its model; empty: the first that the agent serves")
 
     def limits(self) -> Limits:
         return Limits(reporters=self.max_reporters, workflows=self.max_workflows)
+
+    def bounds(self) -> Bounds:
+        return Bounds(workflow_ttl_s=self.workflow_ttl_s, branches=self.max_branches)
+
+    def quota(self) -> Quota:
+        return Quota(self.fill_slots, self.fill_tokens)

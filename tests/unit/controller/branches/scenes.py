@@ -28,12 +28,13 @@ from dynbranch.controller.core.branches.messages import (
     StageArrived,
     StageBegan,
     StageEnded,
+    StageKey,
     StagePrepared,
     TimePassed,
     Told,
 )
 from dynbranch.controller.core.branches.records import Branch, Fill, StageRun
-from dynbranch.controller.core.branches.reservations import Quota, StageKey
+from dynbranch.controller.core.branches.reservations import Quota
 from dynbranch.domain.engine import WireProtocol
 from dynbranch.domain.events import Selection
 from dynbranch.domain.fills import Settlement, SettlementKind
@@ -123,7 +124,7 @@ class Scene:
         self.book = BranchBook(self.admission, bounds=self.bounds, quota=self.quota)
         self.effects: list[Effect] = []
         self.numbers = count(1)
-        self.do(EngineSeen("e1", self.slots, 0, 0))
+        self.do(EngineSeen("e1", self.slots, 0, 0, fill_slots=self.slots))
 
     # -- driving -------------------------------------------------------------------------------------------
 

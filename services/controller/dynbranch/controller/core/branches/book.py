@@ -76,7 +76,7 @@ class BranchBook:
             case Settled(settlement):
                 self._settlement(settlement, now, out)
             case EngineSeen() | EngineGone():
-                self._engine(event)
+                self._engine(event, out)
             case TimePassed():
                 self._pass(now, out)
             case _:
@@ -103,19 +103,12 @@ class BranchBook:
             case _:
                 assert_never(event)
 
-    def _engine(self, event: EngineSeen | EngineGone) -> None:
+    def _engine(self, event: EngineSeen | EngineGone, out: list[Effect]) -> None:
         match event:
             case EngineSeen():
-                self.filling.reservations.see(
-                    event.address,
-                    slots=event.slots,
-                    running=event.running,
-                    waiting=event.waiting,
-                    fills=event.fills,
-                    serves_models=event.serves_models,
-                )
+                self.filling.reservations.see(event)
             case EngineGone(address):
-                self.filling.reservations.lose(address)
+                self.filling.lose_engine(address, out)
             case _:
                 assert_never(event)
 

@@ -25,11 +25,12 @@ from dynbranch.controller.core.branches.messages import (
     RunStage,
     StageBegan,
     StageEnded,
+    StageKey,
     StagePrepared,
     Told,
 )
 from dynbranch.controller.core.branches.records import Branch, Fill, StageRun
-from dynbranch.controller.core.branches.reservations import Quota, Reservations, StageKey
+from dynbranch.controller.core.branches.reservations import Quota, Reservations
 from dynbranch.domain.fills import DiscardReason, Settlement, SettlementKind
 from dynbranch.domain.ids import FillId, Instant
 from dynbranch.domain.reuse import Identity, Incarnation
@@ -148,6 +149,11 @@ class Filling:
         stage.began, stage.generation = now, event.generation
         facts = (("stage", stage.stage), ("engine", stage.engine))
         out.append(Told(fill.branch.branch_id, Mark.STAGE_BEGAN, facts, fill.fill_id))
+
+    def lose_engine(self, address: str, out: list[Effect]) -> None:
+        """What runs there tells nobody any more how it ends."""
+        self.reservations.lose(address)
+        out.extend(Detach(key) for key in self.reservations.keys_at(address))
 
     # -- ending --------------------------------------------------------------------------------------------
 

@@ -7,13 +7,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from dynbranch.controller.core.branches.reservations import StageKey
 from dynbranch.domain.engine import WireProtocol
 from dynbranch.domain.events import Selection
 from dynbranch.domain.fills import DiscardReason, Settlement
 from dynbranch.domain.ids import BranchId, DemandId, Digest, FillId, Instant, Name, UnixMs
 from dynbranch.domain.reuse import PURE, FillOrigin, GenerationRef, Identity, Incarnation, ReadScope
 from dynbranch.domain.template import DecisionPoint, Output, Template, WorkflowContext
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StageKey:
+    """One stage of one fill, from 0."""
+
+    fill_id: FillId
+    number: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -168,12 +175,17 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class EngineSeen:
+    """``running`` and ``waiting`` count everybody's work there, ``fills`` what of it runs ahead. The agent's
+    own limits for fills: ``fill_slots`` (0: it tells none) and ``fill_tokens`` (None: it has none)."""
+
     address: str
     slots: int
     running: int
     waiting: int
     fills: int = 0
     serves_models: bool = True
+    fill_slots: int = 0
+    fill_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

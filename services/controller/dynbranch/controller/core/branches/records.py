@@ -18,8 +18,7 @@ from dynbranch.controller.core.branches.lifecycle import (
     FillState,
     moved,
 )
-from dynbranch.controller.core.branches.messages import Passport, WorkflowKey
-from dynbranch.controller.core.branches.reservations import StageKey
+from dynbranch.controller.core.branches.messages import Passport, StageKey, WorkflowKey
 from dynbranch.controller.core.predictors.port import Coordinate
 from dynbranch.domain.ids import BranchId, DemandId, FillId, Instant, Name, TrialId, UnixMs
 from dynbranch.domain.reuse import FillOrigin, GenerationRef

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from dynbranch.controller.core.branches.admission import EngineLoad, LoadView
-from dynbranch.domain.ids import FillId
+from dynbranch.controller.core.branches.messages import EngineSeen, StageKey
 
 HELD_BLOCKS = 8192
 """Beginnings remembered per engine: about 2 MB of prompts."""
@@ -16,17 +16,9 @@ HELD_BLOCKS = 8192
 BLOCK_BYTES = 256
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class StageKey:
-    """One stage of one fill, from 0."""
-
-    fill_id: FillId
-    number: int
-
-
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What fills may take of one engine. Zero slots: half of the engine's own; zero tokens: no bound."""
+    """What this controller's fills may take of one engine, beside the agent's own limit. Zero: no bound."""
 
     slots: int = 0
     tokens: int = 0
@@ -40,11 +32,7 @@ class Held:
 
 @dataclass(slots=True)
 class _Engine:
-    slots: int = 0
-    running: int = 0
-    waiting: int = 0
-    fills: int = 0
-    serves_models: bool = True
+    seen: EngineSeen | None = None
     reserved: int = 0
     tokens: int = 0
     blocks: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
@@ -64,13 +52,9 @@ class Reservations:
 
     # -- the engines ---------------------------------------------------------------------------------------
 
-    def see(
-        self, address: str, *, slots: int, running: int, waiting: int, fills: int, serves_models: bool
-    ) -> None:
-        engine = self._engines.setdefault(address, _Engine())
-        engine.slots, engine.running, engine.waiting, engine.fills = slots, running, waiting, fills
-        engine.serves_models = serves_models
-        self._present.add(address)
+    def see(self, seen: EngineSeen) -> None:
+        self._engines.setdefault(seen.address, _Engine()).seen = seen
+        self._present.add(seen.address)
 
     def lose(self, address: str) -> None:
         self._present.discard(address)
@@ -85,15 +69,20 @@ class Reservations:
 
     def _load(self, address: str) -> EngineLoad:
         engine = self._engines[address]
+        seen = engine.seen
+        assert seen is not None
         return EngineLoad(
             address=address,
-            slots=engine.slots,
-            canonical=max(0, engine.running - engine.fills),
-            waiting=engine.waiting,
-            fills=engine.fills,
+            slots=seen.slots,
+            canonical=max(0, seen.running - seen.fills),
+            waiting=seen.waiting,
+            fills=seen.fills,
             reserved=engine.reserved,
-            serves_models=engine.serves_models,
+            serves_models=seen.serves_models,
         )
+
+    def keys_at(self, address: str) -> list[StageKey]:
+        return [key for key, held in self._held.items() if held.engine == address]
 
     # -- taking and giving back ----------------------------------------------------------------------------
 
@@ -136,9 +125,13 @@ class Reservations:
         assert self._present <= set(self._engines)
 
     def _has_room(self, engine: _Engine, tokens: int) -> bool:
-        slots = self._quota.slots or max(1, engine.slots // 2)
-        within = not self._quota.tokens or engine.tokens + tokens <= self._quota.tokens
-        return engine.reserved < slots and within
+        """Within this controller's quota and the agent's own limit, whichever is narrower."""
+        seen, quota = engine.seen, self._quota
+        assert seen is not None
+        slots = seen.fill_slots or max(1, seen.slots // 2)
+        bounds = [bound for bound in (quota.tokens or None, seen.fill_tokens) if bound is not None]
+        within = not bounds or engine.tokens + tokens <= min(bounds)
+        return within and engine.reserved < (min(slots, quota.slots) if quota.slots else slots)
 
     def _burden(self, address: str) -> tuple[int, int]:
         """The queue first, then how little is free."""

@@ -1,0 +1,105 @@
+"""Prometheus metrics of branches, by workflow type and decision point: both come from templates."""
+
+from __future__ import annotations
+
+from dynbranch.controller.core.branches.book import BranchBook
+from dynbranch.controller.core.branches.messages import Mark, Told
+from dynbranch.controller.core.branches.records import Branch
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_PLACE = ("workflow_type", "decision_point")
+_ABORT_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
+_WINDOW_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class BranchMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._branches = Counter(
+            "dynbranch_branches",
+            "Moves of branches: opened, refused, resolved, ambiguous, expired, settled.",
+            (*_PLACE, "move"),
+            registry=registry,
+        )
+        self._candidates = Counter(
+            "dynbranch_branch_candidates",
+            "Candidates that were priced.",
+            (*_PLACE, "admitted"),
+            registry=registry,
+        )
+        self._stages = Counter(
+            "dynbranch_fill_stages",
+            "Stages of fills by the state that they moved to.",
+            (*_PLACE, "state"),
+            registry=registry,
+        )
+        self._fills = Counter(
+            "dynbranch_fills", "Fills that ended, consumed or not.", (*_PLACE, "consumed"), registry=registry
+        )
+        self._engine = Counter(
+            "dynbranch_fill_engine_seconds",
+            "Engine time of fills that ended: used, saved, discarded.",
+            (*_PLACE, "kind"),
+            registry=registry,
+        )
+        self._windows = Histogram(
+            "dynbranch_branch_window_seconds",
+            "From opening to resolution.",
+            _PLACE,
+            buckets=_WINDOW_S,
+            registry=registry,
+        )
+        self._aborts = Histogram(
+            "dynbranch_fill_abort_seconds",
+            "From the loss of a running fill to its engine's confirmation.",
+            buckets=_ABORT_S,
+            registry=registry,
+        )
+        self._open = Gauge("dynbranch_open_branches", "Branches not yet resolved.", registry=registry)
+        self._reserved = Gauge("dynbranch_reserved_fills", "Fills that hold a slot.", registry=registry)
+        self._workflows = Gauge("dynbranch_open_workflows", "Workflows that are followed.", registry=registry)
+        self._settlements = Gauge(
+            "dynbranch_settlements_ignored",
+            "Settlements that came again, too late, or for fills that nobody knows.",
+            ("why",),
+            registry=registry,
+        )
+        self._untold = Counter(
+            "dynbranch_untold_events",
+            "Events of gateways that no template in force explains.",
+            registry=registry,
+        )
+
+    def watch(self, book: BranchBook) -> None:
+        filling = book.filling
+        self._open.set_function(lambda: book.branches.unresolved)
+        self._reserved.set_function(lambda: len(filling.reservations))
+        self._workflows.set_function(lambda: len(book.workflows))
+        self._settlements.labels("duplicate").set_function(lambda: filling.duplicates)
+        self._settlements.labels("late").set_function(lambda: filling.late)
+        self._settlements.labels("unknown").set_function(lambda: filling.unknown)
+
+    def aborted(self, spent_ms: float) -> None:
+        self._aborts.observe(spent_ms / 1000)
+
+    def untold(self) -> None:
+        self._untold.inc()
+
+    def tell(self, told: Told, branch: Branch) -> None:
+        place = (branch.workflow.workflow_type_id, branch.point.name)
+        facts = dict(told.facts)
+        match told.mark:
+            case Mark.OPENED | Mark.REFUSED | Mark.AMBIGUOUS | Mark.EXPIRED | Mark.SETTLED:
+                self._branches.labels(*place, told.mark.value).inc()
+            case Mark.RESOLVED:
+                self._branches.labels(*place, told.mark.value).inc()
+                self._windows.labels(*place).observe(float(facts["after_ms"]) / 1000)
+            case Mark.PRICED:
+                self._candidates.labels(*place, str(facts["admitted"]).lower()).inc()
+            case Mark.STAGE_MOVED:
+                self._stages.labels(*place, str(facts["state"])).inc()
+            case Mark.FILL_ENDED:
+                self._fills.labels(*place, str(facts["consumed"]).lower()).inc()
+                for kind in ("used", "saved", "discarded"):
+                    self._engine.labels(*place, kind).inc(max(0.0, float(facts[f"{kind}_ms"]) / 1000))
+            case Mark.PROPOSED | Mark.SEEN | Mark.STAGE_BEGAN:
+                pass
