@@ -164,6 +164,7 @@ async def test_metrics_count_outcomes(world: World) -> None:
     assert 'dynbranch_gateway_requests_total{failed="false",kind="chat",outcome="miss"} 1.0' in text
     assert 'dynbranch_gateway_errors_total{code="unknown_path"} 1.0' in text
     assert "dynbranch_gateway_agents_available 2.0" in text
+    assert "dynbranch_gateway_agents_mute 0.0" in text
 
 
 async def test_what_is_refused_is_no_miss_and_no_arrival(world: World) -> None:

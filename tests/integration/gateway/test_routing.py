@@ -9,7 +9,6 @@ from dynbranch.clients.engine_agent import GrpcEngineAgent
 from dynbranch.gateway.assembly import Peers
 from dynbranch.gateway.config import GatewaySettings
 from dynbranch.gateway.tenants import Tenants
-from dynbranch.runtime.clock import SystemClock
 from dynbranch.stub_engine.engine import StubEngine
 from dynbranch.stub_engine.faults import Fault, FaultKind
 from integration.gateway.fleet import Fleet, cached, running_fleet
@@ -142,5 +141,4 @@ def _asked_most(fleet: Fleet) -> int:
 
 
 def _mute(fleet: Fleet) -> int:
-    now = SystemClock().now()
-    return sum(agent.load.is_mute(now) for agent in fleet.door.gateway.directory.agents)
+    return fleet.door.gateway.directory.count_mute()

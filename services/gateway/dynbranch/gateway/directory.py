@@ -163,6 +163,10 @@ class Directory:
             await unused.close()
         return client
 
+    def count_mute(self) -> int:
+        now = self._clock.now()
+        return sum(agent.load.is_mute(now) for agent in self.agents)
+
     def route(self, pool: Pool, prefix: PromptPrefix, tried: Collection[str]) -> str | None:
         """The member to try next, as things are now. None when all were tried."""
         left = [self._agents[member.address] for member in pool.members if member.address not in tried]

@@ -62,6 +62,9 @@ class Metrics:
         self.agents_available = Gauge(
             "dynbranch_gateway_agents_available", "Agents that take work.", registry=registry
         )
+        self.agents_mute = Gauge(
+            "dynbranch_gateway_agents_mute", "Agents that owe answers and say nothing.", registry=registry
+        )
 
     def refused(self, code: str) -> None:
         """An error of the gateway's own, by its code."""

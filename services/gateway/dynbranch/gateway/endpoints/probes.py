@@ -128,6 +128,7 @@ class ProbeEndpoints:
     def _gauge(self) -> None:
         self._metrics.in_flight.set(len(self._in_flight))
         self._metrics.agents_available.set(sum(agent.available for agent in self._directory.agents))
+        self._metrics.agents_mute.set(self._directory.count_mute())
         if self._gate is not None:
             breaker = self._gate.breaker
             self._metrics.breaker_open.set(breaker.position is not Position.CLOSED)
