@@ -27,6 +27,9 @@ from dynbranch.v1.csl_pb2_grpc import CslServiceStub, FillServiceStub
 from dynbranch.wire import csl as wire
 from dynbranch.wire import fills
 
+LATE_S = 0.02
+"""A deadline that is told of later than this was missed by this process."""
+
 MAX_SHARED_BYTES = 2**18
 """A larger result is committed by a call of its own: on the shared stream it would hold up the others."""
 
@@ -107,12 +110,21 @@ class GrpcCsl:
                 answered.set_exception(failure)
 
         def late() -> None:
+            nonlocal timer
+            if loop.time() > due + LATE_S:
+                # This process stood still itself: what came meanwhile has not been read yet.
+                timer = loop.call_later(LATE_S, expired)
+            else:
+                expired()
+
+        def expired() -> None:
             failure = Unreachable(f"deadline exceeded: no answer within {timeout_s} s")
             fail(failure)
             call.give_up_if_silent(failure)
 
         call = self._conversation.call(numbered, hear, fail)
-        timer = loop.call_later(timeout_s, late)
+        due = loop.time() + timeout_s
+        timer = loop.call_at(due, late)
         try:
             said = await answered
         finally:

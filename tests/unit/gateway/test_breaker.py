@@ -13,6 +13,13 @@ def at(seconds: float) -> Instant:
     return Instant(seconds)
 
 
+def test_calls_that_are_not_answered_at_all_open_it_sooner() -> None:
+    breaker = Breaker(POLICY).ended(CallEnd.HUNG, at(0))
+    assert breaker.position is Position.CLOSED
+    assert breaker.ended(CallEnd.HUNG, at(0)).position is Position.OPEN
+    assert breaker.ended(CallEnd.GOOD, at(0)).bad_calls == 0
+
+
 def opened() -> Breaker:
     breaker = Breaker(POLICY)
     for _ in range(3):

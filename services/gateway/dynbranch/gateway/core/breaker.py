@@ -20,11 +20,13 @@ class Position(Enum):
 
 
 class CallEnd(Enum):
-    """GOOD: answered in time. BAD: failed, or answered too slowly. ABANDONED: nobody waited for the
+    """GOOD: answered in time. BAD: failed, or answered too slowly. HUNG: not answered within the whole
+    budget, which few are to wait for: half as many as of bad ones open it. ABANDONED: nobody waited for the
     answer."""
 
     GOOD = "good"
     BAD = "bad"
+    HUNG = "hung"
     ABANDONED = "abandoned"
 
 
@@ -63,15 +65,16 @@ class Breaker:
             case CallEnd.GOOD:
                 return replace(self, position=Position.CLOSED, bad_calls=0)
             case CallEnd.BAD:
-                return self._after_bad(now)
+                return self._after_bad(now, self.bad_calls + 1)
+            case CallEnd.HUNG:
+                return self._after_bad(now, self.bad_calls + (self.policy.bad_calls_to_open + 1) // 2)
             case CallEnd.ABANDONED if self.position is Position.HALF_OPEN:
                 # The probe told nothing: the next demand is a probe again.
                 return replace(self, position=Position.OPEN)
             case CallEnd.ABANDONED:
                 return self
 
-    def _after_bad(self, now: Instant) -> Breaker:
-        bad_calls = self.bad_calls + 1
+    def _after_bad(self, now: Instant, bad_calls: int) -> Breaker:
         opens = self.position is Position.HALF_OPEN or bad_calls >= self.policy.bad_calls_to_open
         if self.position is Position.OPEN or not opens:
             # A call admitted before the opening may end after it: it must not prolong the opening.
