@@ -34,7 +34,7 @@ Round = dict[str, dict[str, float]]
 COLUMNS = {
     "cpu_us_per_request": "µs/req",
     "cpu_per_request_over_plain_proxy": "× plain",
-    "cpu_us_per_token": "µs/token",
+    "cpu_us_per_token": "µs/tok",
     "cpu_per_token_over_plain_proxy": "× plain",
     "added_p50_ms": "+p50 ms",
     "added_p99_ms": "+p99 ms",

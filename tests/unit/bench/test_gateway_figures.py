@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from dynbranch.bench import hit_path, pass_through, peers
 from dynbranch.bench.peer_installs import LITELLM, Peer, PeerMissing, cache_dir, program
 from dynbranch.bench.stand import percentile, turns
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
@@ -129,3 +133,11 @@ def test_a_peer_that_can_not_be_installed_says_what_to_run(
         program(nowhere, lambda what, done, total: told.append(what))
     assert told and cache_dir().is_relative_to(tmp_path)
     assert LITELLM.version
+
+
+def test_the_page_shows_the_committed_result() -> None:
+    """``python -m dynbranch.bench.peers bench/results/peers.json docs/peers.md`` makes it so."""
+    result = ROOT / "bench" / "results" / "peers.json"
+    rounds = json.loads(result.read_text(encoding="utf-8"))["raw"]["rounds"]
+    page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+    assert peers.page_with(page, peers.table(rounds)) == page
