@@ -46,6 +46,7 @@ SPAN_ARRIVAL = "arrival"
 SPAN_CSL_DEMAND = "csl.demand"
 SPAN_CSL_COMMIT = "csl.commit"
 SPAN_GENERATE = "generate"
+SPAN_PROMOTION = "promotion"
 SPAN_WRITE = "write"
 SPAN_CASCADE = "cascade"
 

@@ -8,9 +8,20 @@ from pathlib import Path
 
 import pytest
 from dynbranch.domain.engine import Aborted, Completed, Failed, ModelDescription
-from dynbranch.domain.ids import Digest, GenerationId, LeaseId, Name, UnixMs, Version
+from dynbranch.domain.ids import (
+    BranchId,
+    Digest,
+    FillId,
+    GenerationId,
+    LeaseId,
+    Name,
+    TrialId,
+    UnixMs,
+    Version,
+)
 from dynbranch.domain.reuse import (
     PURE,
+    FillOrigin,
     Fingerprint,
     GenerationRef,
     Hit,
@@ -33,16 +44,24 @@ ENGINE_DIED = Failed(0, b"", may_retry=True)
 ENGINE_SAID_NO = Failed(400, b'{"error":{}}', may_retry=False)
 
 
+ORIGIN = FillOrigin(BranchId(b"b" * 16), TrialId(b"t" * 16), FillId(b"f" * 16))
+FILL = GenerationRef(GenerationId(b"x" * 16), "z:9")
+
+
 def pool(*addresses: str) -> Pool:
     return Pool(MODEL, Digest(b"f"), tuple(Member(address, 0) for address in addresses))
 
 
 def new_life(
-    *addresses: str, demands: bool = True, repeatable: bool = True, aside: bool = False
+    *addresses: str,
+    demands: bool = True,
+    repeatable: bool = True,
+    aside: bool = False,
+    once: bool = False,
 ) -> RequestLife:
     numbers = count(1)
     return RequestLife(
-        Plan(pool(*addresses), demands, repeatable, aside),
+        Plan(pool(*addresses), demands, repeatable, aside, once),
         lambda: GenerationId(next(numbers).to_bytes(16, "big")),
     )
 
@@ -211,6 +230,62 @@ def test_no_agent_and_no_record_is_refused() -> None:
     assert isinstance(only(subject.handle(life.Answered(Miss(None)))), life.Refuse)
 
 
+def adopting(*addresses: str, once: bool = False) -> RequestLife:
+    subject = new_life(*addresses, once=once)
+    begun(subject)
+    assert only(subject.handle(life.Answered(Live(FILL, ORIGIN)))) == life.Attach(FILL, adopts=True)
+    return subject
+
+
+@pytest.mark.promise("C2.adoption")
+@pytest.mark.parametrize("heard", [False, True])
+def test_an_adopted_fill_that_stands_still_is_left_for_an_execution(heard: bool) -> None:
+    subject = adopting("a:1")
+    if heard:
+        subject.handle(life.Heard())
+    assert subject.may_abandon
+    again = only(subject.handle(life.Stalled()))
+    assert isinstance(again, life.Ask) and again.exclude == {FILL.generation_id}
+    lease = lease_for(again)
+    assert only(subject.handle(life.Answered(Miss(lease)))) == life.Execute(again.intended, lease)
+    assert not subject.adopted
+
+
+def test_what_nobody_else_can_execute_is_followed_however_long_it_takes() -> None:
+    assert not adopting().may_abandon
+
+
+def test_another_requests_generation_is_not_left_for_being_slow() -> None:
+    subject = new_life("a:1")
+    begun(subject)
+    subject.handle(life.Answered(Live(FILL)))
+    assert not subject.may_abandon
+    with pytest.raises(AssertionError):
+        subject.handle(life.Stalled())
+
+
+@pytest.mark.parametrize("end", [ENGINE_DIED, ENGINE_SAID_NO, Aborted("gave_way")])
+def test_an_adopted_fill_that_fails_costs_time_and_nothing_else(end: Failed | Aborted) -> None:
+    subject = adopting("a:1")
+    subject.handle(life.Heard())
+    assert isinstance(only(subject.handle(life.Ended(end))), life.Ask)
+
+
+@pytest.mark.promise("C2.once")
+@pytest.mark.parametrize("end", [ENGINE_DIED, ENGINE_SAID_NO])
+def test_a_sampled_fill_is_delivered_whatever_it_is(end: Failed) -> None:
+    subject = adopting("a:1", once=True)
+    assert not subject.may_abandon
+    subject.handle(life.Heard())
+    assert only(subject.handle(life.Ended(end))) == life.Refuse("the engine failed", end)
+
+
+@pytest.mark.promise("C2.once")
+def test_a_sampled_fill_whose_agent_is_lost_is_no_draw_that_could_be_delivered() -> None:
+    subject = adopting("a:1", once=True)
+    assert isinstance(only(subject.handle(life.Lost("gone", ran=True))), life.Ask)
+
+
 def test_a_pair_that_the_table_does_not_have_is_a_bug() -> None:
     with pytest.raises(IllegalMove):
         new_life("a:1").handle(life.Shown())
@@ -227,7 +302,7 @@ def moves() -> Iterator[tuple[State, type]]:
     yield from TABLE
 
 
-OUTCOMES = st.sampled_from(["hit", "live", "miss", "bare miss"])
+OUTCOMES = st.sampled_from(["hit", "live", "adopted", "miss", "bare miss"])
 ENDS = st.sampled_from([Completed("committed", 1.0), ENGINE_DIED, ENGINE_SAID_NO, Aborted("operator")])
 LOSSES = st.builds(life.Lost, st.just("gone"), st.booleans())
 
@@ -263,6 +338,8 @@ class Walk:
             case State.DEMANDING:
                 assert isinstance(pending, life.Ask)
                 return self.answer(pending)
+            case State.ATTACHING | State.FOLLOWING if subject.may_abandon and self.draw(st.booleans()):
+                return life.Stalled()
             case State.ATTACHING | State.EXECUTING:
                 return self.draw(st.one_of(st.just(life.Heard()), LOSSES))
             case State.FOLLOWING:
@@ -274,9 +351,9 @@ class Walk:
         match self.draw(st.one_of(OUTCOMES, st.just("none"))):
             case "hit":
                 return life.Answered(HIT)
-            case "live" if ask.may_execute:
-                number = next(self.numbers)
-                return life.Answered(Live(GenerationRef(GenerationId(number.to_bytes(16, "big")), "z:9")))
+            case "live" | "adopted" as kind if ask.may_execute:
+                running = GenerationRef(GenerationId(next(self.numbers).to_bytes(16, "big")), "z:9")
+                return life.Answered(Live(running, ORIGIN if kind == "adopted" else None))
             case "miss" if ask.may_execute:
                 lease = lease_for(ask, next(self.numbers))
                 self.held.add(lease.lease_id)
@@ -306,13 +383,12 @@ class Walk:
 
 @pytest.mark.promise("I4")
 @settings(max_examples=300, deadline=None)
-@given(st.data(), st.integers(0, 3), st.booleans(), st.booleans(), st.booleans())
+@given(st.data(), st.integers(0, 3), st.booleans(), st.booleans(), st.booleans(), st.booleans())
 def test_every_life_ends_once_and_leaves_no_lease(
-    data: st.DataObject, agents: int, demands: bool, repeatable: bool, aside: bool
+    data: st.DataObject, agents: int, demands: bool, repeatable: bool, aside: bool, once: bool
 ) -> None:
-    subject = new_life(
-        *(f"a{n}:1" for n in range(agents)), demands=demands, repeatable=repeatable, aside=aside
-    )
+    addresses = [f"a{n}:1" for n in range(agents)]
+    subject = new_life(*addresses, demands=demands, repeatable=repeatable, aside=aside, once=once)
     walk = Walk(data)
     walk.run(subject)
     assert not walk.held

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from functools import partial
 from dynbranch.domain.engine import Freshness, ModelDescription, ToolDescription, WireProtocol
 from dynbranch.domain.ids import Name
 from dynbranch.domain.reuse import PURE, Identity, Level, ReadScope
+from dynbranch.domain.template import StageKind
 from dynbranch.gateway.conductor import Stage
 from dynbranch.gateway.core.life import Plan
 from dynbranch.gateway.core.pool import NoPool, Offer, Pool, choose_pool
@@ -20,10 +22,14 @@ from dynbranch.gateway.core.reuse_policy import ReusePolicy, storable, why_not_r
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.protocols.errors import ApiError, unknown_model
+from dynbranch.gateway.telling import Recognised, recognise
+from dynbranch.gateway.templates import Templates
 from dynbranch.naming.document import parse_body
 from dynbranch.naming.fingerprint import joined_digest
 from dynbranch.naming.name import reuse_name
 from dynbranch.naming.normalise import NormalisedRequest, model_of, normalise_chat, normalise_tool
+
+_log = logging.getLogger(__name__)
 
 _FORWARDED = ("authorization",)
 
@@ -43,13 +49,19 @@ class ArrivalPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One normalised request. ``name`` is None where ``why_not_reused`` says why it is not reused."""
+    """One normalised request. ``name`` is None where ``why_not_reused`` says why it is not reused.
+    ``recognised`` is None where its workflow type has no template."""
 
     request: NormalisedRequest
     pool: Pool
     stage: Stage
     full_name: Name
     why_not_reused: str
+    recognised: Recognised | None = None
+
+    @property
+    def kind(self) -> StageKind:
+        return StageKind.TOOL if self.stage.protocol is WireProtocol.TOOL else StageKind.CHAT
 
 
 class OnlyRaw(Exception):
@@ -58,10 +70,15 @@ class OnlyRaw(Exception):
 
 
 class Arrivals:
-    def __init__(self, directory: Directory, policy: ArrivalPolicy, desk: Desk) -> None:
+    """``templates`` None: there is no controller that could tell any."""
+
+    def __init__(
+        self, directory: Directory, policy: ArrivalPolicy, desk: Desk, templates: Templates | None = None
+    ) -> None:
         self._directory = directory
         self._policy = policy
         self._desk = desk
+        self._templates = templates
 
     async def chat(self, body: bytes, headers: Mapping[str, str], tenant: str) -> Arrival:
         """Raises InvalidRequest, ApiError (404) for an unknown model, OnlyRaw."""
@@ -85,11 +102,16 @@ class Arrivals:
             model=model.not_reusable_reason,
         )
         sampled = request.reuse.reason == "sampled"
+        recognised = await self._recognised(identity, StageKind.CHAT, "", body)
+        draws = sampled or (request.reuse.reusable and model.fingerprint.level is Level.SAMPLED)
+        once = recognised is not None and recognised.may_be_once and draws and not model.not_reusable_reason
         return await self._arrival(
             request,
             pool,
             identity,
             opt_outs,
+            recognised=recognised,
+            once=once and opt_outs.may_hit and self._policy.reuse is not ReusePolicy.OFF,
             scope=scope,
             protocol=WireProtocol.CHAT_COMPLETIONS,
             level=Level.SAMPLED if sampled else model.fingerprint.level,
@@ -112,6 +134,8 @@ class Arrivals:
             pool,
             identity,
             opt_outs,
+            recognised=await self._recognised(identity, StageKind.TOOL, tool.name, body),
+            once=False,
             scope=PURE if tool.freshness is Freshness.IMMUTABLE else ReadScope(sources=(tool.source,)),
             protocol=WireProtocol.TOOL,
             level=tool.fingerprint.level,
@@ -120,6 +144,19 @@ class Arrivals:
             repeatable=kept,
         )
 
+    async def _recognised(
+        self, identity: Identity, kind: StageKind, target: str, body: bytes
+    ) -> Recognised | None:
+        """Never in the way: a template that fails here is none."""
+        template = self._templates.of(identity.workflow_type_id) if self._templates is not None else None
+        if template is None:
+            return None
+        try:
+            return await self._desk.read(body, recognise, template, kind, target, body, identity.stage)
+        except Exception:  # noqa: BLE001  # whatever a template does, the request goes on
+            _log.exception("the template of %s can not be used", identity.workflow_type_id)
+            return None
+
     async def _arrival(
         self,
         request: NormalisedRequest,
@@ -127,6 +164,8 @@ class Arrivals:
         identity: Identity,
         opt_outs: OptOuts,
         *,
+        recognised: Recognised | None,
+        once: bool,
         scope: ReadScope,
         protocol: WireProtocol,
         level: Level,
@@ -139,8 +178,9 @@ class Arrivals:
         engine_body, name, prefix = await self._desk.read(source, _order_of, request, group, pool)
         if len(engine_body) > MAX_ORDER_BYTES:
             raise OnlyRaw(f"the body is larger than the {MAX_ORDER_BYTES} bytes that an agent takes")
-        demands = not why_not and opt_outs.may_store
-        plan = Plan(pool, demands, repeatable, may_stand_aside=bool(self.bypass_urls(pool, protocol)))
+        demands = (once or not why_not) and opt_outs.may_store
+        may_stand_aside = bool(self.bypass_urls(pool, protocol))
+        plan = Plan(pool, demands, repeatable, may_stand_aside, once=once and demands)
         stage = Stage(
             plan=plan,
             protocol=protocol,
@@ -153,10 +193,11 @@ class Arrivals:
             input_digests=request.input_digests,
             may_hit=opt_outs.may_hit,
             forward_headers=forward_headers,
+            sharing_group=group,
             cache_scope="" if self._policy.shares_all else _cache_scope(group),
             prefix=prefix,
         )
-        return Arrival(request, pool, stage, name, why_not)
+        return Arrival(request, pool, stage, name, why_not, recognised)
 
     def _pool(self, offers: list[Offer], kind: str, wanted: str) -> Pool:
         match choose_pool(offers, undescribed=self._directory.undescribed):

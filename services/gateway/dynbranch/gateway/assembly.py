@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dynbranch.clients.ports import Controller, Csl, EngineAgent
+from dynbranch.clients.ports import Branches, Controller, Csl, EngineAgent
 from dynbranch.gateway.app import App
 from dynbranch.gateway.arrivals import ArrivalPolicy, Arrivals
 from dynbranch.gateway.bypass import Bypass, new_session
-from dynbranch.gateway.conductor import Conductor
+from dynbranch.gateway.conductor import Adoption, Conductor
 from dynbranch.gateway.config import GatewaySettings
 from dynbranch.gateway.core.breaker import BreakerPolicy
 from dynbranch.gateway.core.prompt_prefix import blocks_of_tokens
@@ -23,13 +24,16 @@ from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.edge.inflight import BodyRoom, InFlight
 from dynbranch.gateway.edge.routes import ANY, Guard, Route, Routes
+from dynbranch.gateway.endpoints.branches import BranchEndpoints
 from dynbranch.gateway.endpoints.catalogue import CatalogueEndpoints
 from dynbranch.gateway.endpoints.probes import ProbeEndpoints, Readiness
 from dynbranch.gateway.endpoints.stages import StageEndpoints
 from dynbranch.gateway.endpoints.store import StoreEndpoints
 from dynbranch.gateway.observer import Metrics, Observer
+from dynbranch.gateway.recording import Recorder
 from dynbranch.gateway.registrar import Registrar
 from dynbranch.gateway.reporter import Reporter
+from dynbranch.gateway.templates import Templates
 from dynbranch.gateway.tenants import Tenants
 from dynbranch.runtime.clock import Clock
 from dynbranch.runtime.tasks import Tasks
@@ -38,11 +42,13 @@ from prometheus_client import CollectorRegistry
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The services around the gateway. No store: nothing is reused. No controller: nothing is reported."""
+    """The services around the gateway. No store: nothing is reused. No controller: nothing is reported.
+    ``branches`` is the controller too, as it tells templates and branches."""
 
     csl: Csl | None
     controller: Controller | None
     connect: Callable[[str], EngineAgent]
+    branches: Branches | None = None
 
 
 class Gateway:
@@ -66,6 +72,7 @@ class Gateway:
         # Disabled means that the store is not even called, and the controller neither.
         self._csl = peers.csl if settings.enabled else None
         self._controller = peers.controller if settings.enabled else None
+        self._branches = peers.branches if settings.enabled else None
         self._stack = AsyncExitStack()
         self.tasks = Tasks()
         self.desk = Desk()
@@ -81,6 +88,8 @@ class Gateway:
         )
         self.gate = self._new_gate()
         self.reporter = self._new_reporter()
+        self.templates = self._new_templates()
+        self.recorder = self._new_recorder()
         self.readiness = Readiness(
             engine_url=settings.engine_url,
             gate=self.gate,
@@ -113,6 +122,10 @@ class Gateway:
             self.tasks.spawn(self.gate.watch(), name="store watch")
         if self.reporter is not None:
             self.tasks.spawn(self.reporter.run(), name="reporter")
+        if self.templates is not None:
+            self.tasks.spawn(self.templates.run(), name="templates")
+        if self.recorder is not None:
+            self.tasks.spawn(self.recorder.run(), name="recorder")
         bypass = Bypass(session, hides_keys=self._tenants.has_keys)
         if self._settings.engine_url and self._settings.agents:
             self.tasks.spawn(self.readiness.look_for_engine(bypass.answers), name="engine looked for")
@@ -125,6 +138,8 @@ class Gateway:
         await self._stack.__aexit__(kind, error, trace)
         if self.reporter is not None:
             await self.reporter.flush()
+        if self.recorder is not None:
+            await self.recorder.flush()
 
     # -- parts ---------------------------------------------------------------------------------------------
 
@@ -144,6 +159,21 @@ class Gateway:
             return None
         return Reporter(self._controller, name=f"gateway-{self._new_id().hex()}", clock=self._clock)
 
+    def _new_templates(self) -> Templates | None:
+        # What templates are for is to tell the controller.
+        if self._branches is None or self.reporter is None:
+            return None
+        templates = Templates(self._branches, clock=self._clock)
+        self.metrics.templates.set_function(lambda: len(templates))
+        self.metrics.templates_rejected.set_function(lambda: templates.rejected)
+        return templates
+
+    def _new_recorder(self) -> Recorder | None:
+        types = frozenset(self._settings.record_types)
+        if not self._settings.record or not types:
+            return None
+        return Recorder(Path(self._settings.record), types, self._clock)
+
     def _new_app(self, bypass: Bypass) -> App:
         policy = ArrivalPolicy(
             reuse=self._settings.reuse if self._csl is not None else ReusePolicy.OFF,
@@ -151,7 +181,7 @@ class Gateway:
             hides_keys=self._tenants.has_keys,
             engine_url=self._settings.engine_url,
         )
-        arrivals = Arrivals(self.directory, policy, self.desk)
+        arrivals = Arrivals(self.directory, policy, self.desk, self.templates)
         return App(
             routes=self._routes(arrivals, bypass),
             in_flight=self.in_flight,
@@ -173,6 +203,15 @@ class Gateway:
             new_id=self._new_id,
             idle_s=self._settings.idle_s,
             detach_grace_ms=self._settings.detach_grace_ms,
+            adoption=Adoption(self._settings.adopt, self._settings.adopt_stall_ms / 1000),
+        )
+        observer = Observer(
+            self.metrics,
+            self.reporter,
+            self._clock,
+            desk=self.desk,
+            tasks=self.tasks,
+            recorder=self.recorder,
         )
         return StageEndpoints(
             enabled=self._settings.enabled,
@@ -181,7 +220,7 @@ class Gateway:
             desk=self.desk,
             conductor=conductor,
             bypass=bypass,
-            observer=Observer(self.metrics, self.reporter, self._clock),
+            observer=observer,
             tenants=self._tenants,
             new_id=self._new_id,
         )
@@ -208,6 +247,7 @@ class Gateway:
             body_timeout_s=self._settings.body_timeout_s,
             write_timeout_s=self._settings.write_timeout_s,
         )
+        branches = BranchEndpoints(self._branches, self._tenants)
         models = (
             Route("GET", "/v1/models", catalogue.models, Guard.TENANT),
             Route("GET", "/v1/models/…", catalogue.model, Guard.TENANT),
@@ -223,6 +263,8 @@ class Gateway:
                 Route("POST", "/dynbranch/v1/writes", store.write),
                 Route("GET", "/dynbranch/v1/entries/…", store.entry),
                 Route("POST", "/dynbranch/v1/explain", store.explain),
+                Route("GET", "/dynbranch/v1/branches", branches.all),
+                Route("GET", "/dynbranch/v1/branches/…", branches.one),
                 Route("GET", "/healthz", probes.health, Guard.OPEN),
                 Route("GET", "/readyz", probes.ready, Guard.OPEN),
                 Route("GET", "/metrics", probes.metrics, Guard.OPEN),

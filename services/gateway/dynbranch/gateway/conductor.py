@@ -13,18 +13,33 @@ from typing import Any
 from dynbranch.clients.ports import Csl, Take, Unreachable
 from dynbranch.domain.engine import Completed, Failed, GenerationEvents, GenerationOrder, WireProtocol
 from dynbranch.domain.errors import DomainError, InvalidRequest, NotFound
-from dynbranch.domain.ids import DemandId, Digest, GenerationId, Name
-from dynbranch.domain.reuse import PURE, Demand, GenerationRef, Hit, Identity, Lease, Level, ReadScope
+from dynbranch.domain.ids import BranchId, DemandId, Digest, GenerationId, Name
+from dynbranch.domain.reuse import (
+    PURE,
+    Demand,
+    FillOrigin,
+    GenerationRef,
+    Hit,
+    Identity,
+    Lease,
+    Level,
+    Live,
+    ReadScope,
+)
 from dynbranch.gateway.core import life as lives
 from dynbranch.gateway.core.life import RequestLife
 from dynbranch.gateway.core.outcome import Outcome, Report, saved_ms
 from dynbranch.gateway.core.prompt_prefix import NO_PREFIX, PromptPrefix
+from dynbranch.gateway.core.reuse_policy import AdoptPolicy
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.edge.exchange import ClientGone, Exchange
+from dynbranch.gateway.listening import Listener
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem
 from dynbranch.gateway.protocols.errors import error_body
+from dynbranch.gateway.recording import Recorded
 from dynbranch.gateway.registrar import Registrar
 from dynbranch.gateway.sinks import Sink, failure_response
+from dynbranch.gateway.telling import Recognised
 from dynbranch.naming.chunks import decode_payload, origin_of
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.clock import Clock
@@ -36,6 +51,18 @@ _log = logging.getLogger(__name__)
 
 ATTACH_WAIT_MS = 50
 _RELEASE_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """``stall_s``: how long an adopted fill may give nothing before the request executes on its own."""
+
+    policy: AdoptPolicy = AdoptPolicy.STREAM
+    stall_s: float = 2.0
+
+
+class Stalled(Exception):
+    """An adopted fill gave nothing for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +80,7 @@ class Stage:
     input_digests: tuple[Digest, ...] = ()
     may_hit: bool = True
     forward_headers: tuple[tuple[str, str], ...] = ()
+    sharing_group: str = ""
     cache_scope: str = ""
     prefix: PromptPrefix = NO_PREFIX
 
@@ -73,6 +101,12 @@ class Account:
     """Whether it was told to the controller; what was not has no outcome there either."""
     aside: str = ""
     """Why the request is to be forwarded raw; empty when it is not."""
+    branch: BranchId | None = None
+    """The one whose fill serves this request."""
+    recognised: Recognised | None = None
+    listener: Listener | None = None
+    """Who reads the answer along, if anybody does."""
+    recorded: Recorded | None = None
     timings_ms: list[tuple[str, float]] = field(default_factory=list)
     tail: tuple[bytes, ...] = ()
     """The last items of the answer, which hold its usage."""
@@ -84,6 +118,7 @@ class Account:
             level=self.level,
             name=self.name,
             saved_ms=self.saved_ms,
+            branch=self.branch,
             timings_ms=(*self.timings_ms, ("total", self.exchange.elapsed_ms())),
         )
 
@@ -102,6 +137,7 @@ class Conductor:
         new_id: Callable[[], bytes],
         idle_s: float,
         detach_grace_ms: int,
+        adoption: Adoption | None = None,
     ) -> None:
         self._registrar = registrar
         self._csl = csl
@@ -111,6 +147,7 @@ class Conductor:
         self._new_id = new_id
         self._idle_s = idle_s
         self._detach_grace_ms = detach_grace_ms
+        self.adoption = adoption or Adoption()
         self._tracer = telemetry.tracer("dynbranch.gateway")
 
     async def serve(self, stage: Stage, sink: Sink, account: Account) -> None:
@@ -195,6 +232,7 @@ class Conductor:
             exclude_generations=effect.exclude,
             may_execute=effect.may_execute,
             may_hit=stage.may_hit,
+            once=stage.plan.once,
         )
         started = self._clock.now()
         with telemetry.span(self._tracer, telemetry.SPAN_CSL_DEMAND, kind=SpanKind.CLIENT) as span:
@@ -204,10 +242,18 @@ class Conductor:
         account.timings_ms.append(("csl", (self._clock.now() - started) * 1000))
         return answer
 
-    async def followed(self, generation: GenerationRef, take: Take) -> AsyncGenerator[GenerationEvents]:
+    async def followed(
+        self, generation: GenerationRef, take: Take, *, adopts: bool
+    ) -> AsyncGenerator[GenerationEvents]:
         client = await self._directory.client(generation.agent_address)
         return client.attach(
-            generation.generation_id, from_item=0, wait_ms=ATTACH_WAIT_MS, idle_s=self._idle_s, take=take
+            generation.generation_id,
+            from_item=0,
+            wait_ms=ATTACH_WAIT_MS,
+            idle_s=self._idle_s,
+            take=take,
+            adopts=adopts,
+            quiet=adopts and self.adoption.policy is AdoptPolicy.WAIT,
         )
 
     async def ordered(
@@ -259,6 +305,7 @@ class _Run:
         self._sink = sink
         self._account = account
         self._life = life
+        self._listener = account.listener
         self._recorded: tuple[bytes, ...] = ()
         self._said_first = False
         self._flows_from = ""
@@ -276,13 +323,12 @@ class _Run:
         match effect:
             case lives.Ask():
                 return await self._ask(effect)
-            case lives.Attach(generation):
-                self._account.outcome = Outcome.JOINED
-                return await self._follow(
-                    "attach", generation, self._conductor.followed(generation, self._take)
-                )
+            case lives.Attach(generation, adopts):
+                self._account.outcome = Outcome.ADOPTED if adopts else Outcome.JOINED
+                followed = self._conductor.followed(generation, self._take, adopts=adopts)
+                return await self._follow("attach", generation, followed)
             case lives.Execute(generation):
-                self._account.outcome = Outcome.MISS
+                self._account.outcome, self._account.branch = Outcome.MISS, None
                 ordered = self._conductor.ordered(effect, self._stage, self._take)
                 with self._conductor.directory.executing(generation.agent_address, self._stage.prefix):
                     return await self._follow(telemetry.SPAN_GENERATE, generation, ordered)
@@ -296,9 +342,9 @@ class _Run:
         try:
             match effect:
                 case lives.ServeRecorded(hit):
-                    self._count_saving(hit)
-                    await self._sink.recorded(self._recorded)
-                case lives.Finish():
+                    await self._serve_recorded(hit)
+                case lives.Finish(completed):
+                    self._completed(completed)
                     await self._sink.finish()
                 case lives.StandAside(reason):
                     self._account.aside = reason
@@ -328,6 +374,8 @@ class _Run:
             self._conductor.tidy(self._life.handle(lives.Left()))
             self._conductor.tidy(self._life.handle(answer))
             raise ClientGone
+        origin = _fill_behind(answer)
+        self._account.branch = origin.branch_id if origin is not None else None
         match answer:
             case lives.Answered(Hit(payload=payload)):
                 return self._readable(answer, payload)
@@ -338,17 +386,37 @@ class _Run:
         """A record that can not be read is as good as none: the request executes."""
         try:
             self._recorded = decode_payload(payload)
-            telemetry.add_link(trace.get_current_span(), origin_of(payload))
+            if self._account.branch is None:
+                telemetry.add_link(trace.get_current_span(), origin_of(payload))
         except (ValueError, DomainError) as problem:
             _log.warning("a recorded payload can not be read: %s", problem)
             return lives.Unanswered("the record can not be read")
         return answer
 
-    def _count_saving(self, hit: Hit) -> None:
-        self._account.outcome = Outcome.HIT
-        self._account.tail = self._recorded
-        self._account.level = hit.level
-        self._account.saved_ms = saved_ms(hit.execution_ms, self._account.exchange.elapsed_ms())
+    async def _serve_recorded(self, hit: Hit) -> None:
+        account = self._account
+        account.outcome = Outcome.HIT if hit.promoted is None else Outcome.PROMOTED
+        account.tail, account.level = self._recorded, hit.level
+        account.saved_ms = saved_ms(hit.execution_ms, account.exchange.elapsed_ms())
+        if hit.promoted is None:
+            await self._sink.recorded(self._recorded)
+        else:
+            with telemetry.span(self._conductor.tracer, telemetry.SPAN_PROMOTION) as span:
+                if span.is_recording():
+                    _describe_fill(span, hit.promoted)
+                    # The fill ran for no request; whoever follows it from here sees where the result is from.
+                    telemetry.add_link(span, origin_of(hit.payload))
+                await self._sink.recorded(self._recorded)
+        if self._listener is not None:
+            self._listener.more(self._recorded)
+            self._listener.ended(hit.execution_ms)
+
+    def _completed(self, completed: Completed) -> None:
+        if self._account.outcome is Outcome.ADOPTED:
+            elapsed_ms = self._account.exchange.elapsed_ms()
+            self._account.saved_ms = saved_ms(completed.execution_ms, elapsed_ms)
+        if self._listener is not None:
+            self._listener.ended(completed.execution_ms)
 
     # -- a generation --------------------------------------------------------------------------------------
 
@@ -358,21 +426,46 @@ class _Run:
             if span.is_recording():
                 span.set_attribute("dynbranch.generation_id", generation.generation_id.hex())
                 span.set_attribute("server.address", address)
+                if self._account.branch is not None:
+                    span.set_attribute("dynbranch.branch_id", self._account.branch.hex())
             try:
                 events = self._conductor.directory.while_heard(address, await opening)
+                if self._life.may_abandon:
+                    events = self._while_it_moves(events)
                 async with aclosing(events):
                     return await self._relay(events, address, span)
             except InvalidRequest as refused:
                 body = error_body(400, refused.message, code=refused.reason)
                 return self._ended_unheard(Failed(400, body, may_retry=False))
+            except Stalled:
+                self._forget()
+                return lives.Stalled()
             except (Unreachable, DomainError) as failure:
                 return self._lost(self._conductor.lost(address, failure))
             except MalformedItem as problem:
                 return self._ended_unheard(_malformed(problem))
 
+    async def _while_it_moves(
+        self, events: AsyncGenerator[GenerationEvents]
+    ) -> AsyncGenerator[GenerationEvents]:
+        """Of an adopted fill. Raises Stalled when it gives nothing for too long, as long as nothing of it was
+        shown."""
+        within_s = self._conductor.adoption.stall_s
+        async with aclosing(events):
+            while True:
+                shown = self._life.state is lives.State.SHOWING
+                try:
+                    async with asyncio.timeout(None if shown else within_s):
+                        message = await anext(events, None)
+                except TimeoutError:
+                    raise Stalled from None
+                if message is None:
+                    return
+                yield message
+
     async def _relay(self, events: AsyncGenerator[GenerationEvents], address: str, span: Span) -> lives.Event:
-        life, sink = self._life, self._sink
-        shown = False
+        life, sink, listener = self._life, self._sink, self._listener
+        shown, may_stall = False, self._life.may_abandon
         async for message in events:
             if message.traceparent:
                 telemetry.add_link(span, message.traceparent)
@@ -385,7 +478,11 @@ class _Run:
                 if await sink.items(message.items) and not shown:
                     shown = True
                     life.handle(lives.Shown())
-                self._flows_from = address
+                if listener is not None:
+                    listener.more(message.items)
+                # What goes past the messages is no progress that a stall could be told by.
+                if shown or not may_stall:
+                    self._flows_from = address
             if message.end is not None:
                 return self._ended(message.end)
         return self._lost(lives.Lost("its stream ended without an end", ran=True))
@@ -396,6 +493,8 @@ class _Run:
             return False
         self._account.tail = items
         self._conductor.directory.spoke(self._flows_from)
+        if self._listener is not None:
+            self._listener.more(items)
         return True
 
     def _note_first(self) -> None:
@@ -420,6 +519,8 @@ class _Run:
         self._said_first = False
         self._flows_from = ""
         self._sink.forget()
+        if self._listener is not None:
+            self._listener.forget()
 
 
 def _malformed(problem: MalformedItem) -> Failed:
@@ -427,10 +528,27 @@ def _malformed(problem: MalformedItem) -> Failed:
     return Failed(502, body, may_retry=False)
 
 
+def _fill_behind(answer: lives.Answered | lives.Unanswered) -> FillOrigin | None:
+    """The fill that the demand promoted, consumed or took over."""
+    match answer:
+        case lives.Answered(Hit(promoted=origin)) | lives.Answered(Live(adopted=origin)):
+            return origin
+        case _:
+            return None
+
+
+def _describe_fill(span: Span, origin: FillOrigin) -> None:
+    span.set_attribute("dynbranch.branch_id", origin.branch_id.hex())
+    span.set_attribute("dynbranch.fill_id", origin.fill_id.hex())
+    span.set_attribute("dynbranch.fill_stage", origin.stage)
+
+
 def _describe_answer(span: Span, answer: lives.Answered | lives.Unanswered) -> None:
     match answer:
         case lives.Answered(outcome):
             span.set_attribute("dynbranch.outcome", type(outcome).__name__.lower())
+            if (origin := _fill_behind(answer)) is not None:
+                _describe_fill(span, origin)
         case lives.Unanswered(reason):
             span.set_attribute("dynbranch.outcome", "unanswered")
             span.set_attribute("dynbranch.reason", reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dynbranch.gateway.core.reuse_policy import ReusePolicy
+from dynbranch.gateway.core.reuse_policy import AdoptPolicy, ReusePolicy
 from dynbranch.gateway.core.routing import RoutingPolicy
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -37,6 +37,19 @@ class GatewaySettings(BaseSettings):
     write_timeout_s: float = Field(30, gt=0, description="Deadline of a write.")
     idle_s: float = Field(300, gt=0, description="Longest silence of a generation.")
     detach_grace_ms: int = Field(0, ge=0, description="How long a generation outlives its last client.")
+    adopt: AdoptPolicy = Field(
+        AdoptPolicy.STREAM,
+        description="A running fill that is demanded: stream follows it, wait takes the whole.",
+    )
+    adopt_stall_ms: float = Field(
+        2000,
+        gt=0,
+        description="An adopted fill that gives nothing for so long is left; the request executes.",
+    )
+    record: str = Field(
+        "", description="File that requests and answers are recorded in, as 'dynbranch template' reads them."
+    )
+    record_types: tuple[str, ...] = Field((), description="The workflow types that are recorded.")
     agent_silence_s: float = Field(
         5, ge=1, description="An agent that reports nothing for so long is lost: its requests go elsewhere."
     )

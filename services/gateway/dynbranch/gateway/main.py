@@ -20,10 +20,12 @@ from dynbranch.runtime.tasks import Tasks
 
 async def serve(started: Started) -> None:
     settings = load_settings(GatewaySettings, service="gateway")
+    controller = GrpcController(settings.controller) if settings.controller and settings.enabled else None
     peers = Peers(
         csl=GrpcCsl(settings.csl) if settings.csl and settings.enabled else None,
-        controller=GrpcController(settings.controller) if settings.controller and settings.enabled else None,
+        controller=controller,
         connect=GrpcEngineAgent,
+        branches=controller,
     )
     gateway = Gateway(
         settings,

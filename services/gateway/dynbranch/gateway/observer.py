@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
 
-from dynbranch.domain.events import ArrivalSeen, OutcomeSeen
+from dynbranch.domain.events import ArrivalSeen, ChoiceSeen, OutcomeSeen, OutputTold, Selection, StageTold
 from dynbranch.domain.ids import DemandId, Name
 from dynbranch.domain.reuse import Identity
+from dynbranch.gateway.arrivals import Arrival
 from dynbranch.gateway.conductor import Account
 from dynbranch.gateway.core.outcome import Outcome
+from dynbranch.gateway.desk import Desk, is_light
+from dynbranch.gateway.listening import ChoiceWatch, Listener
+from dynbranch.gateway.recording import Recorder
 from dynbranch.gateway.reporter import Reporter
+from dynbranch.gateway.telling import output_told, stage_told
 from dynbranch.naming.chunks import MalformedLog, usage
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.clock import Clock
+from dynbranch.runtime.tasks import Tasks
 from opentelemetry.trace import Span, SpanKind, StatusCode
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_log = logging.getLogger(__name__)
+
+Told = TypeVar("Told")
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
@@ -59,6 +73,12 @@ class Metrics:
         self.events_dropped = Gauge(
             "dynbranch_gateway_events_dropped", "Events the controller was not sent.", registry=registry
         )
+        self.templates = Gauge(
+            "dynbranch_gateway_templates", "Templates that requests are read with.", registry=registry
+        )
+        self.templates_rejected = Gauge(
+            "dynbranch_gateway_templates_rejected", "Templates that could not be read.", registry=registry
+        )
         self.agents_available = Gauge(
             "dynbranch_gateway_agents_available", "Agents that take work.", registry=registry
         )
@@ -72,10 +92,24 @@ class Metrics:
 
 
 class Observer:
-    def __init__(self, metrics: Metrics, reporter: Reporter | None, clock: Clock) -> None:
+    """``desk`` and ``tasks`` are for what is told of large requests."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        reporter: Reporter | None,
+        clock: Clock,
+        *,
+        desk: Desk,
+        tasks: Tasks,
+        recorder: Recorder | None = None,
+    ) -> None:
         self._metrics = metrics
         self._reporter = reporter
         self._clock = clock
+        self._desk = desk
+        self._tasks = tasks
+        self._recorder = recorder
         self._tracer = telemetry.tracer("dynbranch.gateway")
         self._counted: dict[tuple[str, str, bool], tuple[Counter, Histogram]] = {}
 
@@ -106,6 +140,73 @@ class Observer:
                 ArrivalSeen(self._clock.unix_ms(), account.demand_id, identity, target, name, streaming)
             )
 
+    # -- workflow types with a template, or that are recorded ---------------------------------------------
+
+    def served(self, account: Account, arrival: Arrival, body: bytes) -> None:
+        """The request is going to be served by a stage of ours: as ``arrived``, and its answer is read
+        along."""
+        stage, streaming = arrival.stage, arrival.request.streaming
+        recorder, known = self._recorder, arrival.recognised
+        if recorder is not None and recorder.wants(stage.identity):
+            account.recorded = recorder.note(stage.identity, arrival.kind, stage.target, body, stage.scope)
+            account.listener = Listener(arrival.kind)
+        if self._reporter is None or known is None or known.stage is None:
+            self.arrived(account, stage.identity, stage.target, stage.name, streaming=streaming)
+            return
+        account.arrived, account.outcome, account.recognised = True, Outcome.MISS, known
+        selectors = known.template.deciding.get(known.stage.name)
+        tell = partial(self._choice, account.demand_id, stage.identity, known.stage.name)
+        account.listener = Listener(arrival.kind, ChoiceWatch(selectors, tell) if selectors else None)
+        event = ArrivalSeen(
+            self._clock.unix_ms(), account.demand_id, stage.identity, stage.target, stage.name, streaming
+        )
+        read = partial(
+            stage_told,
+            known.template,
+            known.stage,
+            arrival.request.document.value,
+            sharing_group=stage.sharing_group,
+            cache_scope=stage.cache_scope,
+            forward_headers=stage.forward_headers,
+        )
+        if is_light(body):
+            # In the next turn of the loop: by then the request itself is on its way.
+            asyncio.get_running_loop().call_soon(self._tell, event, read)
+        else:
+            self._tasks.spawn(self._tell_large(event, read, body), name="large arrival told")
+
+    async def _tell_large(self, event: ArrivalSeen, read: Callable[[], StageTold], body: bytes) -> None:
+        told = await self._desk.read(body, _unless_it_fails, read)
+        self._tell(event, lambda: told)
+
+    def _tell(self, event: ArrivalSeen, read: Callable[[], StageTold | None]) -> None:
+        assert self._reporter is not None
+        self._reporter.report(replace(event, told=_unless_it_fails(read)), at_once=True)
+
+    def _choice(
+        self,
+        demand_id: DemandId,
+        identity: Identity,
+        stage: str,
+        selection: Selection,
+        closed: bool,
+        items: int,
+    ) -> None:
+        assert self._reporter is not None
+        at = self._clock.unix_ms()
+        event = ChoiceSeen(at, demand_id, identity, stage, 0, selection, closed, items)
+        self._reporter.report(event, at_once=True)
+
+    def _output_told(self, account: Account) -> OutputTold | None:
+        """None where there is no answer that could be read."""
+        known, listener = account.recognised, account.listener
+        if known is None or known.stage is None or listener is None or account.failed:
+            return None
+        if not listener.complete:
+            return None
+        told = partial(output_told, known.template, known.stage, listener.output(), listener.execution_ms)
+        return _unless_it_fails(told)
+
     def _ended(self, account: Account, kind: str, span: Span) -> None:
         latency_ms = account.exchange.elapsed_ms()
         outcome = account.outcome.value
@@ -120,7 +221,11 @@ class Observer:
         if span.is_recording():
             _describe(span, account, counts)
         if self._reporter is not None and account.arrived:
-            self._reporter.report(self._outcome(account, outcome, latency_ms, counts))
+            event = self._outcome(account, outcome, latency_ms, counts)
+            self._reporter.report(event, at_once=account.recognised is not None)
+        if self._recorder is not None and account.recorded is not None:
+            output = account.listener.output() if account.listener is not None else None
+            self._recorder.end(account.recorded, None if account.failed else output, outcome)
 
     def _labelled(self, kind: str, outcome: str, *, failed: bool) -> tuple[Counter, Histogram]:
         """Finding a metric by its labels costs more than counting."""
@@ -144,7 +249,17 @@ class Observer:
             failed=account.failed,
             input_tokens=_count(counts, "prompt_tokens"),
             output_tokens=_count(counts, "completion_tokens"),
+            told=self._output_told(account),
         )
+
+
+def _unless_it_fails(read: Callable[[], Told]) -> Told | None:
+    """What is told of a request is never a reason to fail it."""
+    try:
+        return read()
+    except Exception:  # noqa: BLE001  # a template's own paths and patterns run here
+        _log.exception("a request of a workflow type with a template can not be read")
+        return None
 
 
 def _describe(span: Span, account: Account, counts: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Arrivals and outcomes on their way to the controller: batched, fire and forget.
 
-Nothing canonical waits here. When the controller is slow or gone, events pile up to a bound and are then
+Nothing canonical waits here. Events are gathered for a moment, except those that a decision may hang on: they
+go at once, with whatever waits. When the controller is slow or gone, events pile up to a bound and are then
 dropped and counted; their numbers are skipped, so that the controller can tell how many it never saw.
 """
 
@@ -8,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import assert_never
 
 from dynbranch.clients.ports import Controller, Unreachable
 from dynbranch.domain.errors import DomainError
-from dynbranch.domain.events import EventBatch, GatewayEvent
+from dynbranch.domain.events import ArrivalSeen, ChoiceSeen, EventBatch, GatewayEvent, OutcomeSeen
 from dynbranch.runtime.clock import Clock
 
 MAX_QUEUED = 4096
+MAX_QUEUED_BYTES = 32 * 2**20
 MAX_BATCH = 256
+MAX_BATCH_BYTES = 4 * 2**20
 _GATHER_S = 0.02
 _TIMEOUT_S = 2.0
 _FIRST_BACK_OFF_S = 0.1
@@ -33,28 +37,46 @@ class Reporter:
         self._clock = clock
         self._max_queued = max_queued
         self._queue: deque[GatewayEvent] = deque()
+        self._queued_bytes = 0
         self._some = asyncio.Event()
+        self._urgent = asyncio.Event()
         self._next_number = 0
         self._skipped = 0
         self._unsent: EventBatch | None = None
         self.dropped = 0
         self.reached = False
 
-    def report(self, event: GatewayEvent) -> None:
+    def report(self, event: GatewayEvent, *, at_once: bool = False) -> None:
         """Never waits, never fails."""
-        if len(self._queue) >= self._max_queued:
+        size = _told_bytes(event)
+        if len(self._queue) >= self._max_queued or self._queued_bytes + size > MAX_QUEUED_BYTES:
             self.dropped += 1
             self._skipped += 1
             return
         self._queue.append(event)
+        self._queued_bytes += size
         self._some.set()
+        if at_once:
+            self._urgent.set()
 
     async def run(self) -> None:
         """Runs for ever."""
         while True:
             await self._some.wait()
-            await self._clock.sleep(_GATHER_S)
+            await self._gather()
             await self._deliver()
+
+    async def _gather(self) -> None:
+        if self._urgent.is_set():
+            return
+        gathered = asyncio.ensure_future(self._clock.sleep(_GATHER_S))
+        hurried = asyncio.ensure_future(self._urgent.wait())
+        try:
+            await asyncio.wait((gathered, hurried), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gathered.cancel()
+            hurried.cancel()
+            await asyncio.gather(gathered, hurried, return_exceptions=True)
 
     async def flush(self) -> None:
         """One last attempt, at shutdown."""
@@ -65,11 +87,19 @@ class Reporter:
         """The batch that was not delivered yet, or a new one."""
         if self._unsent is not None:
             return self._unsent
-        events = tuple(self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue))))
-        batch = EventBatch(self._name, self._next_number, events)
+        events: list[GatewayEvent] = []
+        size = 0
+        while self._queue and len(events) < MAX_BATCH:
+            size += (next_bytes := _told_bytes(self._queue[0]))
+            if events and size > MAX_BATCH_BYTES:
+                break
+            self._queued_bytes -= next_bytes
+            events.append(self._queue.popleft())
+        batch = EventBatch(self._name, self._next_number, tuple(events))
         self._next_number += len(events)
         if not self._queue:
             self._some.clear()
+            self._urgent.clear()
             # What was dropped came after everything that was queued.
             self._next_number += self._skipped
             self._skipped = 0
@@ -89,3 +119,16 @@ class Reporter:
         except (Unreachable, DomainError):
             self.reached = False
         return self.reached
+
+
+def _told_bytes(event: GatewayEvent) -> int:
+    """What an event holds beyond a few fields: prompts and outputs, of which a few fill a memory."""
+    match event:
+        case ArrivalSeen(told=told):
+            return 0 if told is None else sum(len(text) for _, text in told.values)
+        case OutcomeSeen(told=told):
+            return 0 if told is None else len(told.output_json)
+        case ChoiceSeen():
+            return 0
+        case _:
+            assert_never(event)

@@ -86,11 +86,16 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Stalled:
+    """An adopted fill gave nothing for as long as one waits for it. Only where ``may_abandon``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """The client is gone."""
 
 
-Event = Begin | Answered | Unanswered | Heard | Shown | Ended | Lost | Left
+Event = Begin | Answered | Unanswered | Heard | Shown | Ended | Lost | Stalled | Left
 
 
 # -- effects -----------------------------------------------------------------------------------------------
@@ -113,7 +118,10 @@ class ServeRecorded:
 
 @dataclass(frozen=True, slots=True)
 class Attach:
+    """``adopts``: it is a fill, which this request takes over."""
+
     generation: GenerationRef
+    adopts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +180,15 @@ class Plan:
     """How this request may live.
 
     ``demands``: the store is asked. ``repeatable``: running it twice does no harm (a model call, or a tool
-    with a declared source). ``may_stand_aside``: a raw path to the engine is known.
+    with a declared source). ``may_stand_aside``: a raw path to the engine is known. ``once``: it samples, so
+    that only a fill of its own may serve it, whatever that fill gives.
     """
 
     pool: Pool
     demands: bool
     repeatable: bool = True
     may_stand_aside: bool = False
+    once: bool = False
 
 
 class IllegalMove(AssertionError):
@@ -197,6 +207,7 @@ class RequestLife:
     lease: Lease | None = None
     owns: bool = False  # the generation followed is this request's own
     joined: bool = False  # the answer comes from another's generation
+    adopted: bool = False  # which was a fill before this request took it over
     tried: set[str] = field(default_factory=set)
     excluded: set[GenerationId] = field(default_factory=set)
     failed_attaches: int = 0
@@ -205,6 +216,12 @@ class RequestLife:
     @property
     def final(self) -> bool:
         return self.state in FINAL
+
+    @property
+    def may_abandon(self) -> bool:
+        """Whether a stall of what is followed leads elsewhere. A sampled result is never given up for what it
+        is or how long it takes: another draw in its place would not be an independent one."""
+        return self.adopted and not self.plan.once and self.choose(self.plan.pool, self.tried) is not None
 
     def handle(self, event: Event) -> tuple[Effect, ...]:
         """Raises IllegalMove for a pair that the table does not have."""
@@ -239,7 +256,7 @@ class RequestLife:
             # The lease says where followers look: the order goes to that very place.
             self.generation = lease.generation
         self.state, self.lease = State.EXECUTING, lease
-        self.owns, self.joined = True, False
+        self.owns, self.joined, self.adopted = True, False, False
         return (Execute(self.generation, lease),)
 
     def _give_up(self, reason: str, failed: Failed | None = None) -> tuple[Effect, ...]:
@@ -281,10 +298,10 @@ class RequestLife:
             case Hit() as hit:
                 self.state = State.SERVED
                 return (ServeRecorded(hit),)
-            case Live(generation):
+            case Live(generation, adopted):
                 self.state, self.generation = State.ATTACHING, generation
-                self.owns, self.joined = False, True
-                return (Attach(generation),)
+                self.owns, self.joined, self.adopted = False, True, adopted is not None
+                return (Attach(generation, self.adopted),)
             case Miss(lease):
                 return self._execute(lease) if self.generation else self._give_up("no agent is ready")
 
@@ -309,6 +326,12 @@ class RequestLife:
             case Completed() as completed:
                 self.state = State.SERVED
                 return (Finish(completed),)
+            case Failed() as failed if self.adopted and self.plan.once:
+                # The draw was made, and this is what came of it.
+                self.state = State.REFUSED
+                return (Refuse("the engine failed", failed),)
+            case Failed() as failed if self.adopted:
+                return self._elsewhere("the fill failed", failed)
             case Failed(may_retry=True) as failed if self.plan.repeatable:
                 return self._elsewhere("the engine failed", failed)
             case Failed() as failed:
@@ -340,6 +363,10 @@ class RequestLife:
             unknown = f"it is not known whether the call was made: {event.reason}"
             return (*self._released(), Refuse(unknown))
         return self._elsewhere(event.reason, unreachable=event.unreachable)
+
+    def _stalled(self, event: Event) -> tuple[Effect, ...]:
+        assert self.may_abandon, "it is followed to its end"
+        return self._elsewhere("the fill makes no progress")
 
     def _lost_showing(self, event: Event) -> tuple[Effect, ...]:
         assert isinstance(event, Lost)
@@ -398,6 +425,7 @@ TABLE: dict[tuple[State, type[Event]], Move] = {
     (State.LEAVING, Unanswered): Move(RequestLife._unanswered_leaving, (State.LEFT,)),
     (State.ATTACHING, Heard): Move(RequestLife._heard, (State.FOLLOWING,)),
     (State.ATTACHING, Lost): Move(RequestLife._lost, _ANEW),
+    (State.ATTACHING, Stalled): Move(RequestLife._stalled, (State.DEMANDING, State.EXECUTING)),
     (State.ATTACHING, Left): Move(RequestLife._left, (State.LEFT,)),
     (State.EXECUTING, Heard): Move(RequestLife._heard, (State.FOLLOWING,)),
     (State.EXECUTING, Lost): Move(RequestLife._lost, _ANEW),
@@ -405,6 +433,7 @@ TABLE: dict[tuple[State, type[Event]], Move] = {
     (State.FOLLOWING, Shown): Move(RequestLife._shown, (State.SHOWING,)),
     (State.FOLLOWING, Ended): Move(RequestLife._ended, (State.SERVED, *_ANEW)),
     (State.FOLLOWING, Lost): Move(RequestLife._lost, _ANEW),
+    (State.FOLLOWING, Stalled): Move(RequestLife._stalled, (State.DEMANDING, State.EXECUTING)),
     (State.FOLLOWING, Left): Move(RequestLife._left, (State.LEFT,)),
     (State.SHOWING, Ended): Move(RequestLife._ended_showing, (State.SERVED, State.BROKEN)),
     (State.SHOWING, Lost): Move(RequestLife._lost_showing, (State.BROKEN,)),

@@ -16,6 +16,15 @@ class ReusePolicy(Enum):
     OFF = "off"
 
 
+class AdoptPolicy(Enum):
+    """What a demand does that finds a running fill. STREAM: it follows at once, as long as something comes.
+    WAIT: it takes the whole result if that comes within a bound, as the paper has it, and executes
+    otherwise."""
+
+    STREAM = "stream"
+    WAIT = "wait"
+
+
 def why_not_reused(policy: ReusePolicy, level: Level, *, request: str, model: str) -> str:
     """The reason why a stage never asks the store; empty when it does.
 

@@ -95,7 +95,7 @@ class StageEndpoints:
         except OnlyRaw:
             await self._chat_aside(exchange, account, body)
             return
-        self._arrived(account, arrival, span, exchange)
+        self._arrived(account, arrival, span, exchange, body)
         stage, sink = arrival.stage, self._chat_sink(exchange, account, arrival)
         # The parsed request may be many times as large as its text, and is not needed while it runs.
         del arrival
@@ -111,7 +111,7 @@ class StageEndpoints:
         except OnlyRaw:
             await self._tool_aside(exchange, account, name, body)
             return
-        self._arrived(account, arrival, span, exchange)
+        self._arrived(account, arrival, span, exchange, body)
         stage = arrival.stage
         del arrival
         await self._conductor.serve(stage, ToolSink(exchange, account.report), account)
@@ -129,13 +129,13 @@ class StageEndpoints:
             return StreamSink(exchange, identity, account.report, include_usage=arrival.request.include_usage)
         return CompletionSink(exchange, identity, account.report)
 
-    def _arrived(self, account: Account, arrival: Arrival, span: Span, exchange: Exchange) -> None:
+    def _arrived(
+        self, account: Account, arrival: Arrival, span: Span, exchange: Exchange, body: bytes
+    ) -> None:
         stage = arrival.stage
         account.name, account.level = stage.name, stage.level
         account.timings_ms.append(("name", exchange.elapsed_ms()))
-        self._observer.arrived(
-            account, stage.identity, stage.target, stage.name, streaming=arrival.request.streaming
-        )
+        self._observer.served(account, arrival, body)
         if span.is_recording():
             _describe(span, arrival)
 

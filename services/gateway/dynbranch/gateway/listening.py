@@ -1,0 +1,142 @@
+"""Reads an answer along while it goes to its client, and never makes it wait.
+
+The relay hands over what it has sent; it is looked at in the next turn of the event loop, all of it at once.
+Whatever goes wrong here ends the reading, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from dynbranch.domain.events import Selection
+from dynbranch.domain.template import Choice, Output, StageKind
+from dynbranch.rendering.outputs import Added, GrowingOutput, tool_output
+from dynbranch.rendering.selectors import Selector, Watch
+
+_log = logging.getLogger(__name__)
+
+MAX_OUTPUT_CHARACTERS = 2**18
+"""A longer output is not read to its end."""
+
+MAX_CHOICES = 64
+"""Told of one answer at one decision point; a menu that is copied into the output is no choice."""
+
+TellChoice = Callable[[Selection, bool, int], None]
+"""A choice shows: whether nothing can change it any more, and after how many items."""
+
+
+class ChoiceWatch:
+    """Tells of every choice of one answer the moment that its text is complete, once."""
+
+    def __init__(self, selectors: Mapping[str, Selector], tell: TellChoice) -> None:
+        self._selectors = selectors
+        self._tell = tell
+        self._told: dict[str, set[str]] = {point: set() for point in selectors}
+        self._closed: set[str] = set()
+        self._watches: dict[str, Watch] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """From the beginning of the answer, or of another one in its place."""
+        self._watches = {
+            point: selector.watch()
+            for point, selector in self._selectors.items()
+            if point not in self._closed
+        }
+
+    def read(self, added: Added, items: int) -> None:
+        for point, watch in tuple(self._watches.items()):
+            self._look(point, watch.feed(added), items)
+
+    def _look(self, point: str, choices: tuple[Choice, ...], items: int) -> None:
+        told = self._told[point]
+        for choice in choices:
+            if not choice.closed or (choice.value in told and not choice.final):
+                continue
+            told.add(choice.value)
+            self._tell(Selection(point, (choice.value,)), choice.final, items)
+            if choice.final:
+                self._closed.add(point)
+            if choice.final or len(told) >= MAX_CHOICES:
+                self._watches.pop(point, None)
+                return
+
+
+class Listener:
+    """One answer. ``watch`` is asked while it comes."""
+
+    def __init__(self, kind: StageKind, watch: ChoiceWatch | None = None) -> None:
+        self._kind = kind
+        self._watch = watch
+        self._unread: list[bytes] = []
+        self._is_due = False
+        self._growing = GrowingOutput()
+        self._result: bytes | None = None
+        self._items = 0
+        self._characters = 0
+        self._deaf = False
+        self._complete = False
+        self.execution_ms = 0.0
+
+    def more(self, items: tuple[bytes, ...]) -> None:
+        """What was just sent, or is kept to be sent."""
+        if self._deaf:
+            return
+        self._unread += items
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._read)
+
+    def forget(self) -> None:
+        """What came so far came to nothing; another answer begins."""
+        self._unread.clear()
+        self._growing, self._result = GrowingOutput(), None
+        self._items = self._characters = 0
+        self._complete = False
+        if self._watch is not None:
+            self._watch.begin()
+
+    def ended(self, execution_ms: float) -> None:
+        """The answer is whole."""
+        self._complete, self.execution_ms = True, execution_ms
+
+    @property
+    def complete(self) -> bool:
+        return self._complete
+
+    def output(self) -> Output | None:
+        """The whole answer; None where it did not end well, or could not be read."""
+        self._read()
+        if self._deaf or not self._complete:
+            return None
+        if self._kind is StageKind.TOOL:
+            return None if self._result is None else tool_output(self._result)
+        return self._growing.output()
+
+    def _read(self) -> None:
+        self._is_due = False
+        unread, self._unread = self._unread, []
+        try:
+            for item in unread:
+                self._take(item)
+        except Exception:  # noqa: BLE001  # the answer must not fail for what is only read along
+            _log.exception("an answer can not be read along")
+            self._deaf = True
+        if self._deaf:
+            self._growing, self._result, self._watch = GrowingOutput(), None, None
+
+    def _take(self, item: bytes) -> None:
+        if self._deaf:
+            return
+        self._items += 1
+        if self._kind is StageKind.TOOL:
+            self._characters += len(item)
+            self._result = item
+        else:
+            added = self._growing.add(item)
+            self._characters += len(added.text) + sum(len(arguments) for _, _, arguments in added.calls)
+            if self._watch is not None:
+                self._watch.read(added, self._items)
+        self._deaf = self._characters > MAX_OUTPUT_CHARACTERS
