@@ -32,8 +32,8 @@ from dynbranch.domain.template import Origin, Output, Where
 from dynbranch.rendering.outputs import GrowingOutput
 from dynbranch.rendering.selectors import Selector
 
-ROUTERS = 32
-THINKERS = 32
+ROUTERS = 24
+THINKERS = 24
 THOUGHT_TOKENS = 96
 CHARACTERS_PER_TOKEN = 4
 LONGEST_PROMPT_CHARACTERS = 4_000
