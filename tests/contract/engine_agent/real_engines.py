@@ -14,12 +14,19 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
-from dynbranch.domain.engine import Completed, Failed, GenerationEnd, GenerationOrder, ModelDescription
+from dynbranch.domain.engine import (
+    Aborted,
+    Completed,
+    Failed,
+    GenerationEnd,
+    GenerationOrder,
+    ModelDescription,
+)
 from dynbranch.engine_agent.engines.port import Engine
 from dynbranch.engine_agent.shell import Agent
 from dynbranch.naming.chunks import output_digests, result_digest, usage
 from dynbranch.runtime.clock import SystemClock
-from unit.engine_agent.samples import StubCsl, chat_order
+from unit.engine_agent.samples import StubCsl, chat_order, fill_order
 
 QUESTIONS = (
     "Name three colours.",
@@ -165,9 +172,32 @@ class RealEngineSuite:
             await until(lambda: items_of(agent, orders[-1]) >= 1)
             assert (await engine.counts()).running == real.slots, "the one that waited runs, and no more"
             for order in orders[1:]:
-                assert await agent.abort(order.generation_id, reason="enough")
+                result = await agent.abort(order.generation_id, reason="enough")
+                assert result.aborted and result.confirmed_ms is not None
             counts = await engine.counts()
             assert (counts.running, counts.waiting) == (0, 0)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await nothing_left(agent, engine)
+            assert agent.metrics.unconfirmed._value.get() == 0
+
+    @pytest.mark.promise("C2.canonical_first")
+    async def test_canonical_work_takes_the_slot_of_a_fill(self, real: RealEngine) -> None:
+        engine = real.shared()
+        async with running(engine) as agent:
+            model = await model_of(agent)
+            fill = fill_order("Tell a long story.", model=model, max_tokens=LONG)
+            tasks = [asyncio.create_task(ran(agent, fill))]
+            await until(lambda: items_of(agent, fill) >= 1)
+            for i in range(real.slots - 1):
+                order = chat_order(f"Tell a long story {i}.", model=model, max_tokens=LONG)
+                tasks.append(asyncio.create_task(ran(agent, order)))
+            await until(lambda: len(agent.registry.slots.held) == real.slots)
+            _, end = await ran(agent, chat_order(QUESTIONS[0], model=model, max_tokens=2))
+            assert isinstance(end, Completed)
+            _, end = await tasks[0]
+            assert isinstance(end, Aborted) and end.reason == "gave_way"
+            for task in tasks[1:]:
+                task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await nothing_left(agent, engine)
             assert agent.metrics.unconfirmed._value.get() == 0

@@ -87,8 +87,9 @@ def fill_order(
     model: ModelDescription = FAKE_MODEL,
     grace_ms: int = 0,
     quiet: bool = False,
+    **fields: object,
 ) -> GenerationOrder:
-    order = chat_order(text, leased=leased, model=model, grace_ms=grace_ms)
+    order = chat_order(text, leased=leased, model=model, grace_ms=grace_ms, **fields)
     return replace(order, work=work, reserve_tokens=tokens, quiet=quiet)
 
 
