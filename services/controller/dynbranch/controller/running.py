@@ -244,12 +244,13 @@ class Runner:
             except (Unreachable, DomainError) as failure:
                 if pause_s is None:
                     _log.warning("%d fills could not be discarded: %s", len(ask.fills), failure)
-                    return FillsDiscarded(ask.fills, confirmed=False)
+                    return FillsDiscarded(ask.branch_id, ask.fills, confirmed=False)
                 await self._clock.sleep(pause_s)
                 continue
             confirmed = await asyncio.gather(*(self.abort(one, ask.reason.value) for one in result.abort))
             spent_ms = (self._clock.now() - asked) * 1000
-            return FillsDiscarded(ask.fills, result.immune, True, tuple(spent_ms for ok in confirmed if ok))
+            abort_ms = tuple(spent_ms for ok in confirmed if ok)
+            return FillsDiscarded(ask.branch_id, ask.fills, result.immune, True, abort_ms)
         raise AssertionError("the last attempt returns")
 
     async def abort(self, generation: GenerationRef, reason: str) -> bool:

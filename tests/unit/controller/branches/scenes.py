@@ -228,7 +228,11 @@ class Scene:
 
     def discarded(self, *fills: Fill, immune: Iterable[Fill] = ()) -> list[Effect]:
         immune_ids = frozenset(fill.fill_id for fill in immune)
-        return self.do(FillsDiscarded(tuple(fill.fill_id for fill in fills), immune_ids, True, (3.0,)))
+        return self.do(
+            FillsDiscarded(
+                self.branch.branch_id, tuple(fill.fill_id for fill in fills), immune_ids, True, (3.0,)
+            )
+        )
 
     # -- looking -------------------------------------------------------------------------------------------
 

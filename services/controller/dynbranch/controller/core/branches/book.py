@@ -98,6 +98,9 @@ class BranchBook:
             case StageEnded():
                 self.branches.look_at(self.filling.ended(event, now, out), now, out)
             case FillsDiscarded():
+                branch = None if event.branch_id is None else self.branches.get(event.branch_id)
+                if branch is not None:
+                    branch.abort_ms.extend(event.abort_ms)
                 for fill in self.filling.discarded(event, out):
                     self.branches.look_at(fill, now, out)
             case _:

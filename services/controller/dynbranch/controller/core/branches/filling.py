@@ -231,7 +231,6 @@ class Filling:
             fill = self._fills.get(fill_id)
             if fill is None:
                 continue
-            fill.branch.abort_ms.extend(event.abort_ms)
             touched.append(fill)
             if fill_id in event.immune:
                 # Which stage of it stands the settlements say.

@@ -162,6 +162,7 @@ class FillsDiscarded:
     """The answer to ``DiscardRuns``. ``immune``: some stage was demanded, and stands. ``confirmed`` is False
     where the store could not be told. ``abort_ms``: until each engine had confirmed."""
 
+    branch_id: BranchId | None
     fills: tuple[FillId, ...]
     immune: frozenset[FillId] = frozenset()
     confirmed: bool = True
