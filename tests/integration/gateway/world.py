@@ -277,7 +277,7 @@ async def running_world(plan: Plan) -> AsyncIterator[World]:
                 **plan.settings,
             }
         )
-        peers = Peers(csl if plan.with_csl else None, controller, lambda address: agents[address])
+        peers = Peers(csl if plan.with_csl else None, controller, lambda address: agents[address], controller)
         gateway, url = await stack.enter_async_context(serving_gateway(settings, peers, plan.tenants))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         if plan.settings.get("enabled", True):

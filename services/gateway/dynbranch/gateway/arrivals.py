@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -28,8 +27,6 @@ from dynbranch.naming.document import parse_body
 from dynbranch.naming.fingerprint import joined_digest
 from dynbranch.naming.name import reuse_name
 from dynbranch.naming.normalise import NormalisedRequest, model_of, normalise_chat, normalise_tool
-
-_log = logging.getLogger(__name__)
 
 _FORWARDED = ("authorization",)
 
@@ -154,7 +151,7 @@ class Arrivals:
         try:
             return await self._desk.read(body, recognise, template, kind, target, body, identity.stage)
         except Exception:  # noqa: BLE001  # whatever a template does, the request goes on
-            _log.exception("the template of %s can not be used", identity.workflow_type_id)
+            template.failed()
             return None
 
     async def _arrival(

@@ -137,6 +137,14 @@ class Listener:
         else:
             added = self._growing.add(item)
             self._characters += len(added.text) + sum(len(arguments) for _, _, arguments in added.calls)
-            if self._watch is not None:
-                self._watch.read(added, self._items)
+            self._look(added)
         self._deaf = self._characters > MAX_OUTPUT_CHARACTERS
+
+    def _look(self, added: Added) -> None:
+        if self._watch is None:
+            return
+        try:
+            self._watch.read(added, self._items)
+        except Exception:  # noqa: BLE001  # a template's own patterns run here; the whole may be readable yet
+            _log.exception("an answer's choices can not be watched")
+            self._watch = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,15 +19,13 @@ from dynbranch.gateway.desk import Desk, is_light
 from dynbranch.gateway.listening import ChoiceWatch, Listener
 from dynbranch.gateway.recording import Recorder
 from dynbranch.gateway.reporter import Reporter
-from dynbranch.gateway.telling import output_told, stage_told
+from dynbranch.gateway.telling import TemplateInForce, output_told, stage_told
 from dynbranch.naming.chunks import MalformedLog, usage
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.clock import Clock
 from dynbranch.runtime.tasks import Tasks
 from opentelemetry.trace import Span, SpanKind, StatusCode
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
-_log = logging.getLogger(__name__)
 
 Told = TypeVar("Told")
 
@@ -161,13 +158,17 @@ class Observer:
             self._clock.unix_ms(), account.demand_id, stage.identity, stage.target, stage.name, streaming
         )
         read = partial(
-            stage_told,
+            _unless_it_fails,
             known.template,
-            known.stage,
-            arrival.request.document.value,
-            sharing_group=stage.sharing_group,
-            cache_scope=stage.cache_scope,
-            forward_headers=stage.forward_headers,
+            partial(
+                stage_told,
+                known.template,
+                known.stage,
+                arrival.request.document.value,
+                sharing_group=stage.sharing_group,
+                cache_scope=stage.cache_scope,
+                forward_headers=stage.forward_headers,
+            ),
         )
         if is_light(body):
             # In the next turn of the loop: by then the request itself is on its way.
@@ -175,13 +176,15 @@ class Observer:
         else:
             self._tasks.spawn(self._tell_large(event, read, body), name="large arrival told")
 
-    async def _tell_large(self, event: ArrivalSeen, read: Callable[[], StageTold], body: bytes) -> None:
-        told = await self._desk.read(body, _unless_it_fails, read)
+    async def _tell_large(
+        self, event: ArrivalSeen, read: Callable[[], StageTold | None], body: bytes
+    ) -> None:
+        told = await self._desk.read(body, read)
         self._tell(event, lambda: told)
 
     def _tell(self, event: ArrivalSeen, read: Callable[[], StageTold | None]) -> None:
         assert self._reporter is not None
-        self._reporter.report(replace(event, told=_unless_it_fails(read)), at_once=True)
+        self._reporter.report(replace(event, told=read()), at_once=True)
 
     def _choice(
         self,
@@ -205,7 +208,7 @@ class Observer:
         if not listener.complete:
             return None
         told = partial(output_told, known.template, known.stage, listener.output(), listener.execution_ms)
-        return _unless_it_fails(told)
+        return _unless_it_fails(known.template, told)
 
     def _ended(self, account: Account, kind: str, span: Span) -> None:
         latency_ms = account.exchange.elapsed_ms()
@@ -253,12 +256,12 @@ class Observer:
         )
 
 
-def _unless_it_fails(read: Callable[[], Told]) -> Told | None:
+def _unless_it_fails(template: TemplateInForce, read: Callable[[], Told]) -> Told | None:
     """What is told of a request is never a reason to fail it."""
     try:
         return read()
     except Exception:  # noqa: BLE001  # a template's own paths and patterns run here
-        _log.exception("a request of a workflow type with a template can not be read")
+        template.failed()
         return None
 
 

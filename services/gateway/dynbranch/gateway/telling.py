@@ -6,6 +6,7 @@ answers. How they belong together is the controller's to know.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ from dynbranch.rendering.following import Follower, Resolution
 from dynbranch.rendering.selectors import Selector
 from dynbranch.rendering.telling import told_output, told_values
 
+_log = logging.getLogger(__name__)
+
 MAX_TOLD_BYTES = 2**18
 """Of one request's inputs, and of one output. What is larger is not told."""
 
@@ -43,7 +46,15 @@ class TemplateInForce:
             if point.resolved_by.origin is Origin.OUTPUT:
                 of_stage = self.deciding.setdefault(point.resolved_by.name, {})
                 of_stage[point.name] = self.follower.selectors[point.name]
+        self._failures = 0
         self.has_once = any(stage.speculable is Speculable.ONCE for stage in template.stages)
+
+    def failed(self) -> None:
+        """To be called where an exception is handled. Not every request fills the log."""
+        self._failures += 1
+        if self._failures == 1 or self._failures % 1000 == 0:
+            name = self.template.workflow_type
+            _log.exception("the template of %s can not be used, for the %dth time", name, self._failures)
 
 
 @dataclass(frozen=True, slots=True)
