@@ -190,14 +190,29 @@ def _run_service(service: Service) -> None:
 @app.command()
 @for_people
 def inspect(
-    name: Annotated[str, typer.Argument(help="A reuse name, 64 hexadecimal digits: 'explain' tells it.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A reuse name, 64 hexadecimal digits: 'explain' tells it. Or the word 'branch'."),
+    ],
+    branch: Annotated[
+        str, typer.Argument(help="After 'branch': its id; without one the newest branches are listed.")
+    ] = "",
+    workflow: Annotated[str, typer.Option(help="Of branches: those of one workflow.")] = "",
     gateway: Gateway = None,
     json: AsJson = False,
 ) -> None:
-    """What is stored under a name, why, and why earlier results went."""
+    """What is stored under a name, why, and why earlier results went. Or the life of a branch."""
+    from dynbranch.cli.branch_command import show_branch, show_branches
     from dynbranch.cli.store_commands import show_entry
 
-    show_entry(name, gateway, as_json=json)
+    if name != "branch":
+        if branch or workflow:
+            raise typer.BadParameter(f"write 'inspect branch {branch}'".strip())
+        show_entry(name, gateway, as_json=json)
+    elif branch:
+        show_branch(branch, gateway, as_json=json)
+    else:
+        show_branches(workflow, gateway, as_json=json)
 
 
 @app.command()

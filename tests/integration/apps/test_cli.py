@@ -65,6 +65,43 @@ EXPLAINED = {
 }
 WRITTEN = {"version": "1.6", "invalidated": 1, "invalidated_names": [NAME], "closed_leases": 0}
 
+BRANCH = {
+    "branch": "0b" * 16,
+    "workflow_type": "picks",
+    "state": "resolved",
+    "gate": {"opens": True, "reason": "free slots"},
+    "candidates": [
+        {"selection": "red", "rank": 1, "admitted": True, "reason": "", "selected": True},
+        {"selection": "[blue]", "rank": 2, "admitted": False, "reason": "no slot", "selected": False},
+    ],
+    "resolution": {"selections": ["red"], "by": "stream", "after_ms": 12.34},
+    "fills": [
+        {
+            "fill": "0f" * 16,
+            "selection": "red",
+            "chain": ["act", "tell"],
+            "stages": [{"stage": "act", "state": "promoted", "saved_ms": 40.0}],
+        }
+    ],
+    "abort_confirmed_ms": [1.5],
+}
+BRANCHES = {
+    "object": "list",
+    "data": [
+        {
+            "branch": "0b" * 16,
+            "workflow_type": "picks",
+            "workflow": "w1",
+            "decision_point": "pick",
+            "state": "open",
+            "opened_unix_ms": 1_700_000_000_000,
+            "candidates": 2,
+            "fills": 1,
+            "consumed": 0,
+        }
+    ],
+}
+
 
 class Answers(BaseHTTPRequestHandler):
     keys: ClassVar[list[str | None]] = []
@@ -72,6 +109,10 @@ class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == f"/dynbranch/v1/entries/{NAME}":
             self._answer(200, ENTRY)
+        elif self.path == f"/dynbranch/v1/branches/{BRANCH['branch']}":
+            self._answer(200, BRANCH)
+        elif self.path in ("/dynbranch/v1/branches", "/dynbranch/v1/branches?workflow=w%201"):
+            self._answer(200, BRANCHES if "?" not in self.path else {"object": "list", "data": []})
         else:
             self._answer(404, {"error": {"message": "Nothing is or was stored under this name."}})
 
@@ -122,6 +163,24 @@ def test_inspect_shows_why_it_exists_and_why_it_went(run: CliRunner, gateway: st
     assert "its producer cdcdcdcdcdcdcdcd… fell" in shown.output
     data = run.invoke(app, ["inspect", NAME, "--gateway", gateway, "--json"])
     assert json.loads(data.output) == ENTRY
+
+
+def test_inspect_branch_shows_why_each_candidate_ran_or_did_not(run: CliRunner, gateway: str) -> None:
+    shown = run.invoke(app, ["inspect", "branch", str(BRANCH["branch"]), "--gateway", gateway])
+    assert shown.exit_code == 0
+    for part in ("free slots", "[blue]", "no slot", "stages of fills red", "promoted", "12.3", "act, tell"):
+        assert part in shown.output, part
+    data = run.invoke(app, ["inspect", "branch", str(BRANCH["branch"]), "--gateway", gateway, "--json"])
+    assert json.loads(data.output) == BRANCH
+
+
+def test_inspect_branch_lists_the_newest(run: CliRunner, gateway: str) -> None:
+    shown = run.invoke(app, ["inspect", "branch", "--gateway", gateway])
+    assert shown.exit_code == 0 and "picks w1" in shown.output and str(BRANCH["branch"]) in shown.output
+    none = run.invoke(app, ["inspect", "branch", "--workflow", "w 1", "--gateway", gateway])
+    assert "knows no branch" in none.output
+    wrong = run.invoke(app, ["inspect", NAME, "abc", "--gateway", gateway])
+    assert wrong.exit_code != 0 and "inspect branch abc" in wrong.output
 
 
 def test_explain_reads_a_file_or_standard_input(run: CliRunner, gateway: str, tmp_path: Path) -> None:
