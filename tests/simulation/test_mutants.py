@@ -67,4 +67,4 @@ def test_the_same_weather_without_the_bug_breaks_nothing(weather: Weather) -> No
 def test_every_mutant_is_a_subclass_of_a_production_core() -> None:
     source = (Path(__file__).parent / "mutants.py").read_text()
     cores = ("(Library)", "(Memory)", "(LeaseTable)", "(Registry)", "(RequestLife)")
-    assert source.count("class ") == sum(map(source.count, cores))
+    assert source.count("\nclass ") == sum(map(source.count, cores))

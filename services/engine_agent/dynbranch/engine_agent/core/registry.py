@@ -301,10 +301,10 @@ class Registry:
 
     def _make_way(self, now: Instant) -> list[Effect]:
         """Abort the newest fills where that gets what waits a slot; fewest first, none in vain."""
-        if not self.limits.fills_give_way or not self.slots.waiting:
+        fills = self._running_fills() if self.limits.fills_give_way and self.slots.waiting else []
+        if not fills:
             return []
         effects: list[Effect] = []
-        fills = self._running_fills()
         held = self.slots.held
         coming = sum(held[id_] for id_ in held if self.generations[id_].state is State.ABORTING)
         free = self.slots.total - self.slots.used + coming
