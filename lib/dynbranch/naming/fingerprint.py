@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 
 from dynbranch.domain.ids import Digest
 from dynbranch.domain.reuse import Fingerprint
@@ -11,6 +12,7 @@ from dynbranch.domain.reuse import Fingerprint
 _LENGTH_BYTES = 8
 
 
+@lru_cache(maxsize=256)
 def fingerprint_digest(fingerprint: Fingerprint) -> Digest:
     """Facts count as a set: the order in which an agent found them does not matter. The level is one of
     them."""

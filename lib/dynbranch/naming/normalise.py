@@ -46,16 +46,24 @@ class ClassifiedField:
 
 @dataclass(frozen=True, slots=True)
 class NormalisedRequest:
-    """``canonical`` is what gets named. ``model`` is as asked for, for a tool call the tool's name."""
+    """``model`` is as asked for, for a tool call the tool's name."""
 
     document: Document
     table: ObjectTable | None
-    canonical: bytes
+    named: Json
+    """The request with what is alike made equal; ``canonical`` spells it in one way."""
     model: str
     streaming: bool
     include_usage: bool
     input_digests: tuple[Digest, ...]
     reuse: ReuseVerdict
+
+    @property
+    def canonical(self) -> bytes:
+        """What gets named. Made anew at each call, since most sampled requests are never named."""
+        if self.table is None or not isinstance(self.named, dict):
+            return _TOOL_FORM + emit(self.named).encode()
+        return _CHAT_FORM + emit(_in_one_order(self.named, self.table)).encode()
 
     @property
     def engine_body(self) -> bytes:
@@ -104,11 +112,10 @@ def normalise_chat(
         named[ALIASED_BY_FINGERPRINT] = served_model
     if SINGLE_TEXT_BLOCK in equivalences:
         named["messages"] = with_plain_texts(request.body, request.messages)
-    form = _in_one_order(named, CHAT)
     return NormalisedRequest(
         document=document,
         table=CHAT,
-        canonical=_CHAT_FORM + emit(form).encode(),
+        named=named,
         model=request.model,
         streaming=request.body.get("stream") is True,
         include_usage=_asks_for_usage(request.body),
@@ -123,7 +130,7 @@ def normalise_tool(name: str, document: Document) -> NormalisedRequest:
     return NormalisedRequest(
         document=document,
         table=None,
-        canonical=_TOOL_FORM + emit(form).encode(),
+        named=form,
         model=name,
         streaming=False,
         include_usage=False,

@@ -34,14 +34,15 @@ def prepare(order: GenerationOrder, facts: EngineFacts) -> Prepared:
             f"{order.target!r} is not the executor that this order was made for",
             advice="describe the agent again and make the name anew",
         )
-    order = replace(order, forward_headers=_headers(order))
+    headers = _headers(order)
     body = parse_body(order.body).value
     if order.protocol is WireProtocol.TOOL:
-        return Prepared(order, 1, fingerprint)
+        return Prepared(replace(order, forward_headers=headers), 1, fingerprint)
     if not isinstance(body, dict):
         raise InvalidRequest("invalid_body", "a Chat Completions request is a JSON object")
     added = {**_streaming(body), **_engine_fields(order, body, facts.fields, model)}
-    return Prepared(replace(order, body=_with(order.body, body, added)), _width(body), fingerprint)
+    sent = replace(order, forward_headers=headers, body=_with(order.body, body, added))
+    return Prepared(sent, _width(body), fingerprint)
 
 
 def _executor(order: GenerationOrder, facts: EngineFacts) -> tuple[str, Fingerprint]:

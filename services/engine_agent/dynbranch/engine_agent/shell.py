@@ -357,6 +357,9 @@ class Agent:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
+            case Wake(generation):  # first, since it comes with every token
+                for follower in self._following.get(generation, ()):
+                    follower.wake()
             case StartEngine(order):
                 self._start(order)
             case AbortEngine(generation):
@@ -370,9 +373,6 @@ class Agent:
                 self.tasks.spawn(self._release(leases), name="release of leases")
             case RenewLeases():
                 self.tasks.spawn(self._renew(effect), name="renewal of leases")
-            case Wake(generation):
-                for follower in self._following.get(generation, ()):
-                    follower.wake()
             case Ended(generation):
                 self._ended(generation)
             case _:

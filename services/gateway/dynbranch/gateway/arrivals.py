@@ -46,15 +46,19 @@ class ArrivalPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One normalised request. ``name`` is None where ``why_not_reused`` says why it is not reused.
+    """One normalised request. Its stage has no name where ``why_not_reused`` says why it is not reused.
     ``recognised`` is None where its workflow type has no template."""
 
     request: NormalisedRequest
     pool: Pool
     stage: Stage
-    full_name: Name
     why_not_reused: str
     recognised: Recognised | None = None
+
+    @property
+    def full_name(self) -> Name:
+        """The name that its result would have. Made anew at each call, as the body is long."""
+        return reuse_name(self.stage.sharing_group, self.pool.fingerprint, self.request.canonical)
 
     @property
     def kind(self) -> StageKind:
@@ -172,10 +176,10 @@ class Arrivals:
     ) -> Arrival:
         group = "*" if self._policy.shares_all else sharing_group(identity.tenant, forward_headers)
         source = request.document.source
-        engine_body, name, prefix = await self._desk.read(source, _order_of, request, group, pool)
+        demands = (once or not why_not) and opt_outs.may_store
+        engine_body, name, prefix = await self._desk.read(source, _order_of, request, group, pool, demands)
         if len(engine_body) > MAX_ORDER_BYTES:
             raise OnlyRaw(f"the body is larger than the {MAX_ORDER_BYTES} bytes that an agent takes")
-        demands = (once or not why_not) and opt_outs.may_store
         may_stand_aside = bool(self.bypass_urls(pool, protocol))
         plan = Plan(pool, demands, repeatable, may_stand_aside, once=once and demands)
         stage = Stage(
@@ -185,7 +189,7 @@ class Arrivals:
             body=engine_body,
             identity=identity,
             level=level,
-            name=name if demands else None,
+            name=name,
             scope=scope,
             input_digests=request.input_digests,
             may_hit=opt_outs.may_hit,
@@ -194,7 +198,7 @@ class Arrivals:
             cache_scope="" if self._policy.shares_all else _cache_scope(group),
             prefix=prefix,
         )
-        return Arrival(request, pool, stage, name, why_not, recognised)
+        return Arrival(request, pool, stage, why_not, recognised)
 
     def _pool(self, offers: list[Offer], kind: str, wanted: str) -> Pool:
         match choose_pool(offers, undescribed=self._directory.undescribed):
@@ -278,12 +282,14 @@ def model_in(body: bytes) -> str:
     return model if isinstance(model, str) else ""
 
 
-def _order_of(request: NormalisedRequest, group: str, pool: Pool) -> tuple[bytes, Name, PromptPrefix]:
-    """What the engine is sent, the name of its result, and where its prompt may have been read before, if
-    there is a choice."""
+def _order_of(
+    request: NormalisedRequest, group: str, pool: Pool, is_named: bool
+) -> tuple[bytes, Name | None, PromptPrefix]:
+    """What the engine is sent, the name of its result if it is to have one, and where its prompt may have
+    been read before, if there is a choice."""
     several = len(pool.members) > 1 and request.table is not None
     return (
         request.engine_body,
-        reuse_name(group, pool.fingerprint, request.canonical),
+        reuse_name(group, pool.fingerprint, request.canonical) if is_named else None,
         prompt_prefix(request.document.value, group) if several else NO_PREFIX,
     )

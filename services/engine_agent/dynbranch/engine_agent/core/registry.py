@@ -57,6 +57,9 @@ LEASE_UNKNOWN = "lease_unknown"
 
 ENGINE_LOST_BODY = b'{"error":{"message":"the engine is not available","type":"engine_lost"}}'
 
+RETENTION_STEP_S = 0.25
+"""How long a finished log may outlive its time, so that many are forgotten at once."""
+
 OVERHEAD_BYTES = 1024
 """What a finished generation holds besides its log and body, roughly."""
 
@@ -132,6 +135,7 @@ class Registry:
         self.finished: OrderedDict[GenerationId, int] = OrderedDict()
         self.finished_bytes = 0
         self._timers: list[tuple[Instant, int, GenerationId]] = []
+        self._retention_timed = False
 
     def find(self, generation: GenerationId) -> Generation | None:
         return self.generations.get(generation)
@@ -156,10 +160,11 @@ class Registry:
 
     def next_deadline(self) -> Instant | None:
         """When ``Ticked`` is due next; None: nothing waits for time to pass."""
-        candidates = [self._timers[0][0]] if self._timers else []
-        if self.leases.renew_at is not None:
-            candidates.append(self.leases.renew_at)
-        return min(candidates, default=None)
+        renewal = self.leases.renew_at
+        if not self._timers:
+            return renewal
+        timer = self._timers[0][0]
+        return timer if renewal is None or timer < renewal else renewal
 
     def handle(self, event: Event, now: Instant) -> list[Effect]:  # noqa: C901 - one flat, exhaustive match
         """Raises NotReady, Conflict (Ordered) and NotFound (Attached) before anything has changed."""
@@ -422,7 +427,10 @@ class Registry:
         while self._timers and self._timers[0][0] <= now:
             at, timer, generation_id = heapq.heappop(self._timers)
             generation = self.generations.get(generation_id)
-            if generation is not None:
+            if timer == Timer.RETENTION.value:
+                # It is for all of them, also when the one that it was set for has gone before.
+                self._retention_over(now)
+            elif generation is not None:
                 effects += self._timer_fired(Timer(timer), generation, at, now)
         return effects
 
@@ -437,7 +445,7 @@ class Registry:
                         generation, Move.HURRY, Completed(PENDING, generation.execution_ms), now
                     )
             case Timer.RETENTION:
-                self._evict(now)
+                raise AssertionError("no timer of one generation")
             case _:
                 assert_never(timer)
         return []
@@ -494,8 +502,24 @@ class Registry:
         held_bytes = generation.log_bytes + len(generation.order.body) + OVERHEAD_BYTES
         self.finished[generation.id] = held_bytes
         self.finished_bytes += held_bytes
-        self._set_timer(Instant(now + self.limits.retention_s), Timer.RETENTION, generation)
+        if not self._retention_timed:
+            self._time_retention(now + self.limits.retention_s, generation)
         self._evict(now)
+
+    def _time_retention(self, at: float, oldest: Generation) -> None:
+        """One timer for all finished logs: a turn of the clock for each would cost more than its end did."""
+        self._retention_timed = True
+        self._set_timer(Instant(at), Timer.RETENTION, oldest)
+
+    def _retention_over(self, now: Instant) -> None:
+        self._retention_timed = False
+        self._evict(now)
+        oldest = next(iter(self.finished), None)
+        if oldest is not None:
+            generation = self.generations[oldest]
+            assert generation.terminal_at is not None
+            due = generation.terminal_at + self.limits.retention_s
+            self._time_retention(max(due, now + RETENTION_STEP_S), generation)
 
     def _evict(self, now: Instant) -> None:
         """Forget finished logs that are too old or too many. Followers keep the one that they read."""

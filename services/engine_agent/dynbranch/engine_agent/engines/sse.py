@@ -64,6 +64,9 @@ class SseParser:
             or len(chunk) > min(self.max_line_bytes, self.max_event_bytes)
         ):
             return None
+        if chunk.find(b"\n") == len(chunk) - 2:
+            self._at_start = self._skip_lf = False
+            return [SseEvent(chunk[len(_DATA) : -2])]
         events = chunk[len(_DATA) : -2].split(b"\n\n" + _DATA)
         if any(b"\n" in event for event in events):
             return None

@@ -122,10 +122,11 @@ class StoreEndpoints:
             why = why_aside or f"It goes raw to the engine: {problem}."
             await _answer(exchange, {"name": None, "outcome": Outcome.BYPASS.value, "why": why})
             return
+        name = await self._desk.read(body, lambda: arrival.full_name)
         inspection, trouble = Inspection(None), "" if self._csl else "There is no store."
         if not trouble:
             try:
-                inspection = await self._inspect(arrival.full_name)
+                inspection = await self._inspect(name)
             except ApiError as failure:
                 trouble = failure.message
         if why_aside:
@@ -136,7 +137,7 @@ class StoreEndpoints:
         await _answer(
             exchange,
             {
-                "name": arrival.full_name.hex(),
+                "name": name.hex(),
                 "outcome": outcome,
                 "why": why,
                 "sharing": self._arrivals.sharing(arrival),
