@@ -11,6 +11,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import aiohttp
@@ -22,12 +23,16 @@ from dynbranch.controller.server import service as controller_service
 from dynbranch.controller.shell import ControllerShell
 from dynbranch.csl.fake import FakeCsl
 from dynbranch.csl.server import SERVICE, CslServicer
-from dynbranch.engine_agent.fake import FakeEngineAgent, Script, ScriptedEngine
+from dynbranch.domain.ids import Digest, Name
+from dynbranch.domain.reuse import Commit, Committed, Level
+from dynbranch.engine_agent.fake import FakeEngineAgent, Script, ScriptedEngine, text_chunks
 from dynbranch.engine_agent.server import service as agent_service
+from dynbranch.naming.chunks import encode_payload
 from dynbranch.runtime.chance import new_id
 from dynbranch.runtime.clock import SystemClock
 from dynbranch.runtime.server import GrpcServer
 from dynbranch.v1.csl_pb2_grpc import add_CslServiceServicer_to_server
+from integration.gateway.fills import granted
 from integration.gateway.world import GREEDY, eventually
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as otlp_grpc
@@ -35,6 +40,7 @@ from prometheus_client import CollectorRegistry
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = "00f067aa0ba902b7"
+FILLED = "0af7651916cd43dd8448eb211c80319c"
 
 
 class Receiver(otlp_grpc.TraceServiceServicer):
@@ -148,6 +154,37 @@ async def test_one_trace_leads_from_the_caller_through_the_demand_to_the_generat
     assert {fact["gen_ai.request.model"] for fact in facts} == {"fake-model"}
     assert {fact["gen_ai.usage.output_tokens"] for fact in facts} == {2}
     assert {fact["dynbranch.workflow.id"] for fact in facts} == {"w1"}
+
+
+async def test_a_promotion_links_to_the_fill_that_ran_for_nobody() -> None:
+    receiver = Receiver()
+    collector = grpc.aio.server()
+    otlp_grpc.add_TraceServiceServicer_to_server(receiver, collector)
+    port = collector.add_insecure_port("127.0.0.1:0")
+    await collector.start()
+    async with served_peers() as peers, aiohttp.ClientSession() as http:
+        environ = {**peers.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
+        async with gateway(**environ) as process:
+            url = await address_of(process)
+            await until_ready(http, url)
+            async with http.post(f"{url}/dynbranch/v1/explain", json=GREEDY) as response:
+                name = Name(bytes.fromhex((await response.json())["name"]))
+            lease = await granted(peers.csl, name)
+            payload = encode_payload(text_chunks(("prepared",)), f"00-{FILLED}-{CALLER}-01")
+            commit = Commit(lease, payload, Digest(sha256(payload).digest()), Level.GREEDY, 5.0)
+            assert isinstance(await peers.csl.commit(commit, timeout_s=20), Committed)
+            headers = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
+            async with http.post(f"{url}/v1/chat/completions", json=GREEDY, headers=headers) as response:
+                assert response.headers["x-dynbranch-outcome"] == "promoted"
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+    await collector.stop(0)
+    [arrival] = [span for span in receiver.spans if span.name == "arrival" and span.trace_id.hex() == TRACE]
+    [promotion] = [span for span in receiver.spans if span.name == "promotion"]
+    assert promotion.parent_span_id == arrival.span_id and not arrival.links
+    assert [link.trace_id.hex() for link in promotion.links] == [FILLED]
+    facts = receiver.attributes(promotion)
+    assert facts["dynbranch.branch_id"] == (b"b" * 16).hex() and facts["dynbranch.fill_stage"] == 0
 
 
 async def test_a_terminated_gateway_finishes_what_it_has() -> None:

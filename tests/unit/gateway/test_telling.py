@@ -13,7 +13,7 @@ from dynbranch.domain.ids import BranchId, DemandId, UnixMs
 from dynbranch.domain.reuse import PURE, Identity
 from dynbranch.domain.template import Ambiguous, Origin, Output, OutputPart, StageKind, Where
 from dynbranch.gateway.core.outcome import Outcome, Report, outcome_headers
-from dynbranch.gateway.listening import MAX_CHOICES, ChoiceWatch, Listener
+from dynbranch.gateway.listening import LOOK_EVERY_S, MAX_CHOICES, ChoiceWatch, Listener
 from dynbranch.gateway.recording import MAX_OPEN, Recorder
 from dynbranch.gateway.reporter import MAX_BATCH_BYTES, MAX_QUEUED_BYTES, Reporter
 from dynbranch.gateway.telling import output_told, recognise, stage_told
@@ -53,9 +53,10 @@ class Heard:
         self.told.append((selection.chosen, closed, items))
 
     async def say(self, *items: bytes) -> None:
+        """Each in a look of its own."""
         for item in items:
             self.listener.more((item,))
-        await asyncio.sleep(0)
+            await asyncio.sleep(2 * LOOK_EVERY_S)
 
 
 async def test_a_choice_is_told_once_and_when_its_text_is_complete() -> None:
@@ -74,7 +75,8 @@ async def test_parallel_calls_are_told_one_by_one_and_close_nothing() -> None:
 
 async def test_a_choice_that_stands_everywhere_is_not_told_for_ever() -> None:
     heard = Heard(word=WORDS)
-    await heard.say(*(chunk(f"go to w{number} ") for number in range(2 * MAX_CHOICES)))
+    heard.listener.more(tuple(chunk(f"go to w{number} ") for number in range(2 * MAX_CHOICES)))
+    await asyncio.sleep(0)
     assert len(heard.told) == MAX_CHOICES
 
 
@@ -106,7 +108,21 @@ async def test_nothing_is_read_while_the_relay_works() -> None:
     heard.listener.more((chunk('{"pick":"red"}'),))
     assert not heard.told
     await asyncio.sleep(0)
-    assert heard.told
+    assert heard.told == [(("red",), True, 1)]
+
+
+async def test_what_comes_in_quick_succession_is_read_at_once() -> None:
+    heard = Heard(call=NAMES)
+    for number in range(20):
+        heard.listener.more((chunk(calls=[call(number, "search", "{")]), chunk("x")))
+    await asyncio.sleep(0)
+    heard.listener.more((chunk(calls=[call(20, "get", "{")]),))
+    await asyncio.sleep(0)
+    assert heard.told == [(("search",), False, 40)]
+    heard.listener.ended(1.0)
+    output = heard.listener.output()
+    assert output is not None and len(output.calls) == 21 and output.text == "x" * 20
+    assert [chosen for chosen, _, _ in heard.told] == [("search",), ("get",)]
 
 
 # -- requests and answers ----------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Reads an answer along while it goes to its client, and never makes it wait.
 
-The relay hands over what it has sent; it is looked at in the next turn of the event loop, all of it at once.
-Whatever goes wrong here ends the reading, and nothing else.
+The relay hands over what it has sent; it is looked at in the next turn of the event loop, all of it at once,
+and then not again for some milliseconds: the work is per look, not per token. Whatever goes wrong here ends
+the reading, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ _log = logging.getLogger(__name__)
 
 MAX_OUTPUT_CHARACTERS = 2**18
 """A longer output is not read to its end."""
+
+LOOK_EVERY_S = 0.005
+"""A choice is seen so much later at most; a token of a fast engine takes less."""
 
 MAX_CHOICES = 64
 """Told of one answer at one decision point; a menu that is copied into the output is no choice."""
@@ -72,6 +76,7 @@ class Listener:
         self._watch = watch
         self._unread: list[bytes] = []
         self._is_due = False
+        self._next_look_s = 0.0
         self._growing = GrowingOutput()
         self._result: bytes | None = None
         self._items = 0
@@ -87,7 +92,12 @@ class Listener:
         self._unread += items
         if not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._read)
+            loop = asyncio.get_running_loop()
+            wait_s = self._next_look_s - loop.time()
+            if wait_s > 0:
+                loop.call_later(wait_s, self._look_up)
+            else:
+                loop.call_soon(self._look_up)
 
     def forget(self) -> None:
         """What came so far came to nothing; another answer begins."""
@@ -115,32 +125,35 @@ class Listener:
             return None if self._result is None else tool_output(self._result)
         return self._growing.output()
 
-    def _read(self) -> None:
+    def _look_up(self) -> None:
         self._is_due = False
+        self._next_look_s = asyncio.get_running_loop().time() + LOOK_EVERY_S
+        self._read()
+
+    def _read(self) -> None:
         unread, self._unread = self._unread, []
+        if self._deaf or not unread:
+            return
         try:
-            for item in unread:
-                self._take(item)
+            self._take(unread)
         except Exception:  # noqa: BLE001  # the answer must not fail for what is only read along
             _log.exception("an answer can not be read along")
             self._deaf = True
         if self._deaf:
             self._growing, self._result, self._watch = GrowingOutput(), None, None
 
-    def _take(self, item: bytes) -> None:
-        if self._deaf:
-            return
-        self._items += 1
+    def _take(self, items: list[bytes]) -> None:
+        self._items += len(items)
         if self._kind is StageKind.TOOL:
-            self._characters += len(item)
-            self._result = item
+            self._characters += sum(map(len, items))
+            self._result = items[-1]
         else:
-            added = self._growing.add(item)
+            added = _together([self._growing.add(item) for item in items])
             self._characters += len(added.text) + sum(len(arguments) for _, _, arguments in added.calls)
-            self._look(added)
+            self._watch_choices(added)
         self._deaf = self._characters > MAX_OUTPUT_CHARACTERS
 
-    def _look(self, added: Added) -> None:
+    def _watch_choices(self, added: Added) -> None:
         if self._watch is None:
             return
         try:
@@ -148,3 +161,10 @@ class Listener:
         except Exception:  # noqa: BLE001  # a template's own patterns run here; the whole may be readable yet
             _log.exception("an answer's choices can not be watched")
             self._watch = None
+
+
+def _together(added: list[Added]) -> Added:
+    """What several items added; an answer's text and its calls do not mind each other's order."""
+    if len(added) == 1:
+        return added[0]
+    return Added("".join(one.text for one in added), tuple(piece for one in added for piece in one.calls))
