@@ -13,7 +13,14 @@ from dynbranch.domain.ids import BranchId, DemandId, UnixMs
 from dynbranch.domain.reuse import PURE, Identity
 from dynbranch.domain.template import Ambiguous, Origin, Output, OutputPart, StageKind, Where
 from dynbranch.gateway.core.outcome import Outcome, Report, outcome_headers
-from dynbranch.gateway.listening import LOOK_EVERY_S, MAX_CHOICES, ChoiceWatch, Listener
+from dynbranch.gateway.listening import (
+    LOOK_EVERY_S,
+    MAX_CHOICES,
+    MAX_ITEM_BYTES,
+    MAX_OUTPUT_CHARACTERS,
+    ChoiceWatch,
+    Listener,
+)
 from dynbranch.gateway.recording import MAX_OPEN, Recorder
 from dynbranch.gateway.reporter import MAX_BATCH_BYTES, MAX_QUEUED_BYTES, Reporter
 from dynbranch.gateway.telling import output_told, recognise, stage_told
@@ -101,6 +108,16 @@ async def test_what_is_no_chunk_adds_nothing_and_breaks_nothing() -> None:
     await heard.say(b"\xff", b"[]", b'{"choices":7}', chunk('{"pick":1}', finish="stop"))
     heard.listener.ended(1.0)
     assert heard.listener.output() == Output('{"pick":1}', finish="stop")
+
+
+@pytest.mark.parametrize("size", [MAX_OUTPUT_CHARACTERS + 1, MAX_ITEM_BYTES])
+@pytest.mark.parametrize("kind", list(StageKind))
+async def test_what_is_too_large_is_whole_and_not_told(kind: StageKind, size: int) -> None:
+    heard = Heard(kind)
+    item = chunk("x" * size, finish="stop") if kind is StageKind.CHAT else b"x" * size
+    await heard.say(item, item)
+    heard.listener.ended(1.0)
+    assert heard.listener.complete and heard.listener.output() is None
 
 
 async def test_nothing_is_read_while_the_relay_works() -> None:

@@ -21,6 +21,9 @@ _log = logging.getLogger(__name__)
 MAX_OUTPUT_CHARACTERS = 2**18
 """A longer output is not read to its end."""
 
+MAX_ITEM_BYTES = 2**21
+"""A larger item holds more characters than that, however they are escaped: it is not even parsed."""
+
 LOOK_EVERY_S = 0.005
 """A choice is seen so much later at most; a token of a fast engine takes less."""
 
@@ -144,6 +147,9 @@ class Listener:
 
     def _take(self, items: list[bytes]) -> None:
         self._items += len(items)
+        if max(map(len, items)) > MAX_ITEM_BYTES:
+            self._deaf = True
+            return
         if self._kind is StageKind.TOOL:
             self._characters += sum(map(len, items))
             self._result = items[-1]
