@@ -45,7 +45,7 @@ class Csl(Protocol):
     async def renew_leases(
         self, leases: Sequence[LeaseId], *, ttl_ms: int, timeout_s: float
     ) -> frozenset[LeaseId]:
-        """Returns the leases that the store does not know."""
+        """Returns the leases that the store does not know, and those of fills that it has closed."""
 
     async def release_leases(self, leases: Sequence[LeaseId], *, timeout_s: float) -> None: ...
 
