@@ -36,6 +36,14 @@ Threads = Annotated[
 Slots = Annotated[int, typer.Option(min=1, help="Generations at once per engine.")]
 
 
+class Policy(Enum):
+    """What runs ahead, as the controller names it."""
+
+    OFF = "off"
+    ALWAYS = "always"
+    STATIC = "static"
+
+
 @app.command()
 @for_people
 def demo(
@@ -68,12 +76,31 @@ def up(
     threads: Threads = 0,
     context_tokens: Annotated[int, typer.Option(min=64, help="Prompt and output of one request.")] = 4096,
     traces: Annotated[bool, typer.Option(help="Write every trace to a file of the state folder.")] = False,
+    templates: Annotated[
+        Path | None,
+        typer.Option(help="Folder of templates; else those of the demo.", exists=True, file_okay=False),
+    ] = None,
+    policy: Annotated[Policy, typer.Option(help="What runs ahead of decisions.")] = Policy.STATIC,
 ) -> None:
     """The whole stack, with a small model or before engines of your own; stays until Ctrl-C."""
     from dynbranch.cli.stack_commands import UpOptions, stay_up
 
     urls = tuple(engine_url or ())
-    stay_up(UpOptions(port, data_dir, state_dir, urls, engines, slots, threads, context_tokens, traces))
+    stay_up(
+        UpOptions(
+            port=port,
+            data_dir=data_dir,
+            state_dir=state_dir,
+            engine_urls=urls,
+            engines=engines,
+            slots=slots,
+            threads=threads,
+            context_tokens=context_tokens,
+            traces=traces,
+            templates=templates,
+            policy=policy.value,
+        )
+    )
 
 
 @app.command()

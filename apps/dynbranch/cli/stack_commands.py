@@ -15,7 +15,7 @@ from dynbranch.cli.failures import CliFailure
 from dynbranch.demo.harness import models
 from dynbranch.demo.run import TRACE_FILE, Size, run_demo
 from dynbranch.demo.show import ProgressWatcher, print_report
-from dynbranch.demo.stack import Stack, StackOptions, default_state_dir
+from dynbranch.demo.stack import TEMPLATES, Stack, StackOptions, default_state_dir
 from dynbranch.demo.tracefile import TraceReceiver, read_spans
 from dynbranch.demo.tracetree import trace_tree
 from rich.console import Console
@@ -34,6 +34,9 @@ class UpOptions:
     threads: int
     context_tokens: int
     traces: bool
+    templates: Path | None
+    """None: those of the demo."""
+    policy: str
 
 
 def run_and_show_demo(
@@ -74,6 +77,8 @@ def stay_up(options: UpOptions) -> None:
                 threads=options.threads,
                 context_tokens=options.context_tokens,
                 traces_endpoint=receiver.endpoint if receiver else "",
+                templates=options.templates or TEMPLATES,
+                policy=options.policy,
                 inherit=True,
             )
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,13 @@ def answer(ask: Ask, store: PassageStore) -> str:
     asked = json.loads(ask.body)
     if ask.kind == "tool":
         return _tool_result(ask.target, asked, store)
-    chance = random.Random(hashlib.sha256(ask.body).digest())
+    return model_says(asked)
+
+
+def model_says(asked: Mapping[str, Any]) -> str:
+    """The answer to a chat request. What only says how it is sent changes nothing."""
+    shown = [asked["messages"], asked.get("response_format")]
+    chance = random.Random(hashlib.sha256(json.dumps(shown).encode()).digest())
     form = asked.get("response_format")
     if form is None:
         return " ".join(chance.choices(_WORDS, k=chance.randint(2, 8)))

@@ -11,8 +11,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,8 @@ from dynbranch.demo.processes import Processes, ProcessSpec, free_ports
 
 STATE_FILE = "stack.json"
 TOOLS_FILE = Path(__file__).with_name("tools.yaml")
+TEMPLATES = Path(__file__).with_name("templates")
+"""Of the demo's own workflows."""
 START_TIMEOUT_S = 120.0
 _PROBE_TIMEOUT_S = 2.0
 _KEPT_SETTINGS = ("DYNBRANCH_LOG_LEVEL",)
@@ -48,6 +51,14 @@ class StackOptions:
     traces_endpoint: str = ""
     floor_gateway: bool = False
     """A second gateway before the same engines, with DynBranch disabled."""
+    unforeseeing_gateway: bool = False
+    """One more, which knows no controller: it reuses what has run, and nothing runs ahead of its requests."""
+    templates: Path | None = TEMPLATES
+    """The workflow types that may run ahead."""
+    policy: str = "static"
+    """What runs ahead: ``off``, ``always`` or ``static``."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """More settings of any service, by their variables: ``DYNBRANCH_CONTROLLER_FILLS``."""
     inherit: bool = False
     """Hand this process's DYNBRANCH_* and OTEL_* variables on; else they are dropped: runs compare."""
 
@@ -76,11 +87,12 @@ class Addresses:
     agents: tuple[str, ...]
     gateway: str
     floor: str = ""
+    unforeseeing: str = ""
 
     @classmethod
     def choose(cls, options: StackOptions) -> Addresses:
-        csl, controller, passages, floor, gateway, *agents = (
-            f"127.0.0.1:{port}" for port in free_ports((len(options.engine_urls) or options.engines) + 6)
+        csl, controller, passages, floor, unforeseeing, gateway, *agents = (
+            f"127.0.0.1:{port}" for port in free_ports((len(options.engine_urls) or options.engines) + 7)
         )
         return cls(
             csl=csl,
@@ -89,6 +101,7 @@ class Addresses:
             agents=tuple(agents),
             gateway=f"127.0.0.1:{options.gateway_port}" if options.gateway_port else gateway,
             floor=floor if options.floor_gateway else "",
+            unforeseeing=unforeseeing if options.unforeseeing_gateway else "",
         )
 
 
@@ -113,6 +126,11 @@ class Stack:
     def floor_url(self) -> str:
         """The gateway that does nothing but pass requests on."""
         return f"http://{self.addresses.floor}"
+
+    @property
+    def unforeseeing_url(self) -> str:
+        """The gateway that has no controller."""
+        return f"http://{self.addresses.unforeseeing}"
 
     @property
     def passages_url(self) -> str:
@@ -156,11 +174,12 @@ class Stack:
         self, *, timeout_s: float = START_TIMEOUT_S, tell: Callable[[str], None] = lambda _: None
     ) -> None:
         """Wait until every gateway is ready. Raises ProcessDied or StartTimedOut."""
-        deadline = time.monotonic() + timeout_s
+        deadline, at = time.monotonic() + timeout_s, self.addresses
         self._processes.wait_for_lines(timeout_s=timeout_s, tell=tell)
-        for url in (self.url, *([self.floor_url] if self.addresses.floor else [])):
+        for address in filter(None, (at.gateway, at.floor, at.unforeseeing)):
+            url = f"http://{address}"
             self._processes.wait_until(
-                lambda url=url: not_ready_reason(url),  # type: ignore[misc]
+                partial(not_ready_reason, url),
                 timeout_s=max(1.0, deadline - time.monotonic()),
                 tell=tell,
             )
@@ -172,7 +191,7 @@ class Stack:
         csl = {"CSL_LISTEN": at.csl, "CSL_DATA_DIR": str(data / "csl")}
         specs = [
             self._spec("csl", "dynbranch.csl", csl),
-            self._spec("controller", "dynbranch.controller", {"CONTROLLER_LISTEN": at.controller}),
+            self._spec("controller", "dynbranch.controller", _prefixed("CONTROLLER", self._controller())),
         ]
         *engines, tool = at.agents
         for number, (address, url) in enumerate(zip_longest(engines, options.engine_urls, fillvalue=""), 1):
@@ -187,16 +206,30 @@ class Stack:
         specs.append(self._spec("tools", "dynbranch.engine_agent", _prefixed("ENGINE_AGENT", agent)))
         store = {"LISTEN": at.passages, "DATA_DIR": str(data / "passages"), "GATEWAY": self.url}
         specs.append(self._spec("passages", "dynbranch.demo.passages", _prefixed("PASSAGES", store)))
-        gateway = {"CSL": at.csl, "CONTROLLER": at.controller, "AGENTS": ",".join(at.agents)}
+        return [*specs, *self._gateways()]
+
+    def _gateways(self) -> list[ProcessSpec]:
+        at = self.addresses
+        alone = {"CSL": at.csl, "AGENTS": ",".join(at.agents)}
+        foreseeing = {**alone, "CONTROLLER": at.controller}
+        specs = []
         if at.floor:
-            floor = {**_prefixed("GATEWAY", {**gateway, "LISTEN": at.floor}), "ENABLED": "false"}
+            floor = {**_prefixed("GATEWAY", {**foreseeing, "LISTEN": at.floor}), "ENABLED": "false"}
             specs.append(self._spec("gateway-floor", "dynbranch.gateway", floor))
-        specs.append(
-            self._spec(
-                "gateway", "dynbranch.gateway", _prefixed("GATEWAY", {**gateway, "LISTEN": at.gateway})
-            )
-        )
+        if at.unforeseeing:
+            settings = _prefixed("GATEWAY", {**alone, "LISTEN": at.unforeseeing})
+            specs.append(self._spec("gateway-unforeseeing", "dynbranch.gateway", settings))
+        settings = _prefixed("GATEWAY", {**foreseeing, "LISTEN": at.gateway})
+        specs.append(self._spec("gateway", "dynbranch.gateway", settings))
         return specs
+
+    def _controller(self) -> dict[str, str]:
+        options, at = self.options, self.addresses
+        settings = {"LISTEN": at.controller, "CSL": at.csl, "AGENTS": ",".join(at.agents)}
+        settings["POLICY"] = options.policy
+        if options.templates is not None:
+            settings["TEMPLATES"] = str(options.templates.resolve())
+        return settings
 
     def _engine_at(self, address: str, url: str) -> dict[str, str]:
         settings = {"LISTEN": address, "CSL": self.addresses.csl, "ENGINE_URL": url}
@@ -222,6 +255,7 @@ class Stack:
             if self.options.inherit or key in _KEPT_SETTINGS or not key.startswith(_OWN_PREFIXES)
         }
         environ |= {f"DYNBRANCH_{key}": value for key, value in settings.items()}
+        environ |= self.options.settings
         if self.options.traces_endpoint:
             environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = self.options.traces_endpoint
             environ["OTEL_EXPORTER_OTLP_INSECURE"] = "true"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dynbranch.demo.stack import Stack, StackOptions
+from dynbranch.demo.stack import TEMPLATES, Stack, StackOptions
 
 
 def told(options: StackOptions) -> dict[str, dict[str, str]]:
@@ -32,3 +32,21 @@ def test_engines_of_the_users_own_in_their_place(tmp_path: Path) -> None:
     agents = specs["gateway"]["DYNBRANCH_GATEWAY_AGENTS"].split(",")
     assert [e["DYNBRANCH_ENGINE_AGENT_LISTEN"] for e in engines] == agents[:2]
     assert specs["gateway-floor"]["DYNBRANCH_ENABLED"] == "false"
+
+
+def test_the_controller_foresees_with_the_demos_templates(tmp_path: Path) -> None:
+    specs = told(StackOptions(tmp_path, engines=2, unforeseeing_gateway=True, policy="always"))
+    controller, gateway = specs["controller"], specs["gateway"]
+    assert Path(controller["DYNBRANCH_CONTROLLER_TEMPLATES"]) == TEMPLATES
+    assert controller["DYNBRANCH_CONTROLLER_POLICY"] == "always"
+    assert controller["DYNBRANCH_CONTROLLER_AGENTS"] == gateway["DYNBRANCH_GATEWAY_AGENTS"]
+    assert controller["DYNBRANCH_CONTROLLER_CSL"] == gateway["DYNBRANCH_GATEWAY_CSL"]
+    alone = specs["gateway-unforeseeing"]
+    assert "DYNBRANCH_GATEWAY_CONTROLLER" not in alone
+    assert alone["DYNBRANCH_GATEWAY_CSL"] == gateway["DYNBRANCH_GATEWAY_CSL"]
+
+
+def test_settings_beyond_those_of_the_stack_itself(tmp_path: Path) -> None:
+    specs = told(StackOptions(tmp_path, settings={"DYNBRANCH_CONTROLLER_FILLS": "1"}, templates=None))
+    assert specs["controller"]["DYNBRANCH_CONTROLLER_FILLS"] == "1"
+    assert "DYNBRANCH_CONTROLLER_TEMPLATES" not in specs["controller"]

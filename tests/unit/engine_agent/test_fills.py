@@ -264,3 +264,16 @@ def test_a_fill_that_fails_gives_its_share_back() -> None:
     driver.tell(EngineFailed(fill.generation_id, failure()))
     driver.tell(EngineReady(2))
     assert driver.order(fill_order(tokens=10))
+
+
+def test_the_end_of_a_fill_waits_for_its_commit_until_a_demand_waits_for_it() -> None:
+    driver, order = Driver(limits=Limits(commit_budget_s=0.1)), fill_order(leased=True)
+    driver.order(order)
+    driver.tell(EngineEnded(order.generation_id))
+    driver.now = 0.1
+    assert driver.tell(Ticked()) == []
+    assert end_of(driver, order) is None
+    driver.tell(Attached(order.generation_id, SECOND, adopts=True))
+    driver.now = 0.2
+    assert Wake(order.generation_id) in driver.tell(Ticked())
+    assert end_of(driver, order) == Completed("pending", 0.0)

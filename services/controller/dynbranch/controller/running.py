@@ -49,7 +49,9 @@ from dynbranch.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-COMMITTED = "committed"
+STORED = frozenset({"committed", "pending"})
+"""Words of an agent. Of a commit that was on its way when a demand could wait no longer the store tells."""
+
 ATTACH_WAIT_MS = 50
 MAX_OUTPUT_BYTES = 16 * 2**20
 """Of a stage whose output the next one is written from."""
@@ -172,7 +174,7 @@ class Runner:
     def _ended(self, ask: RunStage, items: list[bytes], end: GenerationEnd) -> StageEnded:
         match end:
             case Completed(commit, execution_ms):
-                if commit != COMMITTED:
+                if commit not in STORED:
                     return StageEnded(ask.key, Ending.NOT_STORED, execution_ms, detail=commit)
                 output = _read(ask.prepared, items) if ask.continues else None
                 return StageEnded(ask.key, Ending.STORED, execution_ms, output)

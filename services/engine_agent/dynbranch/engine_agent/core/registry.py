@@ -441,6 +441,11 @@ class Registry:
                     return self._abort(generation, Aborted("nobody_attached"), now)
             case Timer.BUDGET:
                 if generation.state is State.COMMITTING:
+                    if generation.is_speculative:
+                        # Nobody waits for it but whoever goes on from what is stored; a demand may come yet.
+                        later = Instant(now + self.limits.commit_budget_s)
+                        self._set_timer(later, Timer.BUDGET, generation)
+                        return []
                     return self._over(
                         generation, Move.HURRY, Completed(PENDING, generation.execution_ms), now
                     )
