@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,10 @@ class World:
         self.branching.observe(
             ArrivalSeen(UnixMs(1), DemandId(demand.encode()), who, "fake-model", None, False, told)
         )
+
+    def arrive_as(self, workflow: str) -> str:
+        self.arrive(f"of {workflow}", "left", "right", who=replace(WHO, workflow_id=workflow))
+        return workflow
 
     def answer(self, demand: str, *chosen: str, outcome: str = "miss") -> None:
         output = told_output(Output(json.dumps({"way": (*chosen, "")[0]})), StageKind.CHAT)
