@@ -7,6 +7,9 @@ import json
 import os
 import sys
 from asyncio.subprocess import PIPE
+from contextlib import aclosing
+from importlib.resources import files
+from pathlib import Path
 
 from dynbranch.clients.controller import GrpcController
 from dynbranch.domain.events import ArrivalSeen, EventBatch
@@ -53,3 +56,52 @@ async def test_an_unknown_setting_is_an_error_that_names_the_nearest() -> None:
     _, complaint = await process.communicate()
     assert process.returncode == 2
     assert b"the nearest known one is DYNBRANCH_CONTROLLER_LISTEN" in complaint
+
+
+async def test_it_tells_its_templates_and_runs_without_its_peers(tmp_path: Path) -> None:
+    for template in files("dynbranch.demo").joinpath("templates").iterdir():
+        put(tmp_path / template.name, template.read_text())
+    put(tmp_path / "broken.yaml", "workflow_type: [")
+    environ = clean(
+        DYNBRANCH_CONTROLLER_TEMPLATES=str(tmp_path),
+        DYNBRANCH_CONTROLLER_CSL="127.0.0.1:1",
+        DYNBRANCH_CONTROLLER_AGENTS="127.0.0.1:1,127.0.0.1:2",
+        DYNBRANCH_CONTROLLER_POLICY="always",
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dynbranch.controller", env=environ, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        assert process.stdout is not None
+        client = GrpcController(json.loads(await process.stdout.readline())["address"])
+        async with aclosing(client.watch_templates()) as watch:
+            told = await anext(watch)
+        names = [one.workflow_type_id for one in told.templates]
+        assert names == ["menus", "react", "routing-chain", "sub-agents"]
+        assert await client.list_branches(workflow_id="", at_most=9, timeout_s=30) == ()
+        await client.close()
+        process.terminate()
+        _, complaints = await process.communicate()
+        assert process.returncode == 0 and b"broken.yaml" in complaints
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_folder_of_templates_that_is_not_there_is_an_error() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "dynbranch.controller",
+        env=clean(DYNBRANCH_CONTROLLER_TEMPLATES="/nowhere"),
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    _, complaint = await process.communicate()
+    assert process.returncode == 2
+    assert b"DYNBRANCH_CONTROLLER_TEMPLATES: /nowhere is not a folder" in complaint
+
+
+def put(path: Path, text: str) -> None:
+    path.write_text(text)

@@ -297,7 +297,8 @@ class Branching:
                     timeout_s=SETTLEMENTS_WAIT_MS / 1000 + _STORE_MARGIN_S,
                 )
             except (Unreachable, DomainError) as failure:
-                _log.info("settlements can not be read: %s", failure)
+                if through or back_off_s == _FIRST_BACK_OFF_S:
+                    _log.warning("settlements can not be read, trying again: %s", failure)
                 # It may come back as another store, whose numbers say nothing of the ones before.
                 through = 0
                 await self._clock.sleep(back_off_s)
