@@ -242,6 +242,22 @@ def test_what_has_ended_can_be_adopted_and_holds_nothing() -> None:
     driver.tell(Attached(fill.generation_id, SECOND, adopts=True))
 
 
+@pytest.mark.parametrize("budget_s", [0.0, 0.1])
+def test_the_end_of_a_fill_waits_for_its_commit_until_a_demand_takes_it_over(budget_s: float) -> None:
+    driver, fill = Driver(limits=Limits(commit_budget_s=budget_s)), fill_order(leased=True)
+    driver.order(fill)
+    driver.tell(EngineEnded(fill.generation_id))
+    driver.now = 1.0
+    driver.tell(Ticked())
+    assert end_of(driver, fill) is None, "whoever goes on from it needs what is stored"
+    driver.tell(Attached(fill.generation_id, SECOND, adopts=True))
+    driver.now = 1.0 + budget_s
+    driver.tell(Ticked())
+    assert end_of(driver, fill) == Completed("pending", 0.0)
+    driver.tell(CommitAnswered(fill.generation_id, "committed"))
+    assert end_of(driver, fill) == Completed("committed", 0.0)
+
+
 @pytest.mark.promise("I2")
 def test_a_fill_whose_lease_the_store_has_closed_ends_at_once() -> None:
     driver = Driver(slots=4)

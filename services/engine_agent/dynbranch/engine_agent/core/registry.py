@@ -174,7 +174,7 @@ class Registry:
             case Ordered():
                 return self._ordered(event, now)
             case Attached():
-                return self._attached(event)
+                return self._attached(event, now)
             case Left(generation, follower):
                 return self._left(generation, follower, now)
             case AbortAsked():
@@ -253,7 +253,7 @@ class Registry:
             return
         raise NotReady(FILL_LIMIT, reason, advice="ask another engine or later")
 
-    def _attached(self, event: Attached) -> list[Effect]:
+    def _attached(self, event: Attached, now: Instant) -> list[Effect]:
         generation = self.generations.get(event.generation)
         if generation is None:
             raise NotFound("unknown_generation", "no such generation here", advice="demand again")
@@ -265,6 +265,8 @@ class Registry:
             generation.adopted = True
             if generation.state is State.RUNNING:
                 self.speculation.release(generation.id)
+            elif generation.state is State.COMMITTING:
+                self._set_timer(Instant(now + self.limits.commit_budget_s), Timer.BUDGET, generation)
         return []
 
     def _left(self, generation_id: GenerationId, follower: FollowerId, now: Instant) -> list[Effect]:
@@ -352,7 +354,9 @@ class Registry:
         if lease is not None and not event.unstorable:
             generation.state = moved(generation.state, Move.FINISH)
             generation.commit_in_flight = True
-            self._set_timer(Instant(now + self.limits.commit_budget_s), Timer.BUDGET, generation)
+            if not generation.is_speculative:
+                self._set_timer(Instant(now + self.limits.commit_budget_s), Timer.BUDGET, generation)
+            # Of a fill nobody awaits the end but whoever goes on from what is stored.
             commit = CommitResult(generation.id, lease, generation.execution_ms, event.reads)
             return [commit, *self._start_waiting(now)]
         commit_word = event.unstorable if lease is not None and event.unstorable else NOT_ASKED
@@ -441,11 +445,6 @@ class Registry:
                     return self._abort(generation, Aborted("nobody_attached"), now)
             case Timer.BUDGET:
                 if generation.state is State.COMMITTING:
-                    if generation.is_speculative:
-                        # Nobody waits for it but whoever goes on from what is stored; a demand may come yet.
-                        later = Instant(now + self.limits.commit_budget_s)
-                        self._set_timer(later, Timer.BUDGET, generation)
-                        return []
                     return self._over(
                         generation, Move.HURRY, Completed(PENDING, generation.execution_ms), now
                     )
