@@ -49,8 +49,7 @@ class TextPieces:
         one choice's text teaches nothing.
         """
         self._before = b""
-        found = _only_text(parsed)
-        if found is None or chunk.count(_OPENING) != 1:
+        if chunk.count(_OPENING) != 1 or (found := _only_text(parsed)) is None:
             return
         self.choice, text = found
         start = chunk.index(_OPENING) + len(_OPENING)

@@ -41,7 +41,8 @@ class Tasks:
         return task
 
     def hasten(self, coro: Coroutine[Any, Any, None], *, name: str) -> None:
-        """Run it at once, up to where it first waits; only what waits becomes a task.
+        """Run it at once, up to where it first waits; only what waits becomes a task. Raises what it raises
+        before that.
 
         Most answers need no waiting, and a task costs more than they do.
         """
@@ -50,7 +51,9 @@ class Tasks:
             first = context.run(coro.send, None)
         except StopIteration:
             return
-        self._own(asyncio.get_running_loop().create_task(_rest(coro, first), name=name, context=context))
+        task = asyncio.get_running_loop().create_task(_rest(coro, first), name=name, context=context)
+        # One that was cancelled before its first turn has not told the coroutine.
+        self._own(task).add_done_callback(lambda _: coro.close())
 
     @property
     def crashed(self) -> Coroutine[Any, Any, NoReturn]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import ContextVar
 
 import pytest
 from dynbranch.runtime.chance import new_id
@@ -102,3 +103,46 @@ async def test_until_stopped_leaves_no_task_behind_when_it_is_cancelled() -> Non
 def test_ids_are_long_and_differ() -> None:
     assert len({new_id() for _ in range(100)}) == 100
     assert {len(new_id()), len(new_id(32))} == {16, 32}
+
+
+async def test_what_need_not_wait_is_done_at_once() -> None:
+    done: list[str] = []
+
+    async def quick() -> None:
+        done.append("quick")
+
+    async with Tasks() as tasks:
+        tasks.hasten(quick(), name="quick")
+        assert done == ["quick"] and not len(tasks)
+
+
+async def test_what_waits_goes_on_as_a_task_in_one_context() -> None:
+    where: ContextVar[str] = ContextVar("where", default="outside")
+    gate, seen = asyncio.Event(), []
+
+    async def slow() -> None:
+        token = where.set("inside")
+        try:
+            async with asyncio.timeout(20):
+                await gate.wait()
+            seen.append(where.get())
+        finally:
+            where.reset(token)
+
+    async with Tasks() as tasks:
+        tasks.hasten(slow(), name="slow")
+        assert len(tasks) == 1 and where.get() == "outside"
+        gate.set()
+        while not seen:
+            await asyncio.sleep(0)
+    assert seen == ["inside"]
+
+
+@pytest.mark.parametrize("turns", [0, 2])
+async def test_what_waits_ends_with_its_owner(turns: int) -> None:
+    ended: list[str] = []
+    async with Tasks() as tasks:
+        tasks.hasten(forever(ended), name="for ever")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    assert ended == ["ended"]

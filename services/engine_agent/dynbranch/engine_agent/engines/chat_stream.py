@@ -50,7 +50,7 @@ class ChatStream:
             self.done = True
             return None
         try:
-            chunk = json.loads(data)
+            chunk = json.loads(data.decode())
         except (ValueError, RecursionError) as flaw:
             raise MalformedStream(f"a chunk is not JSON: {flaw}") from None
         if not isinstance(chunk, dict):

@@ -56,7 +56,7 @@ def assemble(items: Iterable[bytes], identity: ResponseIdentity, *, cached: bool
 
 def _chunk(item: bytes) -> dict[str, Any]:
     try:
-        chunk = json.loads(item)
+        chunk = json.loads(item.decode())
     except (ValueError, RecursionError) as problem:
         raise MalformedItem(str(problem)) from None
     if not isinstance(chunk, dict):
