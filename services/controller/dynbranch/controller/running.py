@@ -158,7 +158,7 @@ class Runner:
         except DomainError as refusal:
             # The agent took nothing on, so nobody else gives the lease back.
             await self._release(lease)
-            return StageEnded(ask.key, Ending.FAILED, detail=f"the agent: {refusal}")
+            return StageEnded(ask.key, Ending.REFUSED, detail=f"the agent: {refusal}")
         except (Unreachable, TimeoutError) as failure:
             return StageEnded(ask.key, Ending.FAILED, detail=f"the agent: {failure or 'no end in time'}")
         except TooLarge:

@@ -144,6 +144,23 @@ async def test_a_write_ends_what_read_the_record(tmp_path: Path) -> None:
         await there.until(lambda: not there.engine.running)
 
 
+@pytest.mark.promise("C2.once")
+async def test_a_sampled_stage_runs_ahead_for_one_demand(tmp_path: Path) -> None:
+    async with world(tmp_path, once=True) as there:
+        there.arrive("r1", "left")
+        await shadowed(there, "left")
+        first = await there.demand("Go left", once=True)
+        assert isinstance(first, Hit) and first.promoted is not None
+        await there.until(lambda: there.states()["left"][0] == "promoted")
+        assert there.view["fills"][0]["stages"][0]["once"] is True
+        assert not isinstance(await there.demand("Go left", once=True), Hit)
+        there.answer("r1", "left")
+        # The next decision of that kind draws anew.
+        there.arrive("r2", "left", who=OTHER)
+        await there.until(lambda: there.states().get("left", [])[:1] == ["shadow"])
+        assert isinstance(await there.demand("Go left", who=OTHER, once=True), Hit)
+
+
 async def test_templates_are_read_again_and_open_branches_keep_their_version(tmp_path: Path) -> None:
     async with world(tmp_path) as there:
         watch = there.branching.templates.watch()

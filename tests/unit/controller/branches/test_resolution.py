@@ -13,6 +13,7 @@ from dynbranch.controller.core.branches.messages import (
     DiscardRuns,
     Ending,
     EngineGone,
+    FillsDiscarded,
     Learn,
     RunStage,
     Settled,
@@ -290,6 +291,42 @@ def test_a_silent_workflow_ends_with_its_branches() -> None:
     (discard,) = of(DiscardRuns, scene.later(11))
     assert discard.reason is DiscardReason.CANCELLED and branch.state is BranchState.EXPIRED
     assert len(scene.book.workflows) == 0
+
+
+def test_what_an_agent_has_no_room_for_is_refused_at_dispatch() -> None:
+    scene = Scene()
+    branch = opened(scene, "a", "b")
+    a, b = branch.fills["a"], branch.fills["b"]
+    scene.end(scene.run(a), Ending.REFUSED)
+    key = scene.run(b)
+    scene.settle(b.stages[0], b, SettlementKind.ADOPTED, by=OTHER)
+    scene.end(key, Ending.REFUSED)
+    assert (a.stages[0].state, b.stages[0].state) == (FillState.REFUSED, FillState.FAILED)
+    assert scene.reserved == 0
+
+
+def test_what_the_store_was_not_told_is_over_when_it_tells_or_in_time() -> None:
+    scene = Scene(routed(then=("work",)))
+    branch = opened(scene, "a", "b")
+    b = branch.fills["b"]
+    scene.end(scene.run(b))
+    scene.settle(b.stages[0], b, SettlementKind.SHADOWED)
+    scene.answer("r1", chosen=["a"])
+    scene.do(FillsDiscarded(branch.branch_id, (b.fill_id,), confirmed=False))
+    assert b.stages[0].state is FillState.SHADOW
+    scene.settle(b.stages[0], b, SettlementKind.PROMOTED, by=OTHER)
+    assert branch.consumed == 1
+
+
+def test_a_settled_branch_keeps_no_header_and_no_text() -> None:
+    scene = Scene()
+    branch = opened(scene, "a")
+    scene.end(scene.run(branch.fills["a"]), Ending.NOT_STORED)
+    assert branch.passport.forward_headers
+    scene.answer("r1", chosen=["b"])
+    assert branch.state is BranchState.SETTLED
+    assert branch.passport.forward_headers == () and branch.context.inputs == {}
+    assert branch.fills["a"].context.inputs == {}
 
 
 def test_engines_take_as_many_fills_as_their_quota() -> None:

@@ -82,15 +82,16 @@ decision_points:
 """  # noqa: E501
 
 
-def body(content: str) -> bytes:
-    message = {"model": "fake-model", "messages": [{"role": "user", "content": content}], "temperature": 0}
+def body(content: str, temperature: float = 0) -> bytes:
+    messages = [{"role": "user", "content": content}]
+    message = {"model": "fake-model", "messages": messages, "temperature": temperature}
     return json.dumps(message, separators=(",", ":")).encode()
 
 
-def name_of(content: str) -> Name:
+def name_of(content: str, temperature: float = 0) -> Name:
     """As a gateway names it."""
     request = normalise_chat(
-        parse_body(body(content)),
+        parse_body(body(content, temperature)),
         FAKE_MODEL.equivalences,
         served_model=FAKE_MODEL.id,
         fingerprint=FAKE_MODEL.fingerprint,
@@ -142,16 +143,23 @@ class World:
         )
 
     async def demand(
-        self, content: str, *, who: Identity = WHO, demand: str = "", may_execute: bool = True
+        self,
+        content: str,
+        *,
+        who: Identity = WHO,
+        demand: str = "",
+        may_execute: bool = True,
+        once: bool = False,
     ) -> DemandOutcome:
         return await self.csl.demand(
             Demand(
-                DemandId(demand.encode() or new_id()),
-                name_of(content),
+                DemandId(new_id()),
+                name_of(content, 0.7 if once else 0),
                 who,
                 scope=PURE,
                 intended=GenerationRef(GenerationId(new_id()), "e1"),
                 may_execute=may_execute,
+                once=once,
             ),
             timeout_s=5.0,
         )
@@ -203,11 +211,16 @@ async def world(
     timings: Timings | None = None,
     csl: FakeCsl | None = None,
     reads: str = "none",
+    once: bool = False,
     expires_s: float = 120.0,
 ) -> AsyncIterator[World]:
     clock = clock or SystemClock()
     csl = csl or FakeCsl(clock=clock, new_id=new_id)
     text = TEMPLATE.replace("BRANCHING", branching).replace("READS", reads)
+    if once:
+        text = text.replace("speculable: yes", "speculable: once", 1)
+        head, sampled, tail = text.partition('in_json }}"}],"temperature":0')
+        text = f"{head}{sampled}.7{tail}"
     put_template(folder, text.replace("EXPIRES", str(expires_s)))
     held: list[World] = []
 

@@ -190,7 +190,7 @@ class Filling:
             case Ending.KNOWN | Ending.JOINED:
                 moves = (FillMove.PASS,)
             case Ending.REFUSED:
-                moves = (FillMove.REFUSE,)
+                moves = (FillMove.REFUSE, FillMove.FAIL)
             case Ending.FAILED:
                 moves = (FillMove.FAIL, FillMove.ABORT)
             case Ending.ABORTED:
@@ -232,8 +232,8 @@ class Filling:
             if fill is None:
                 continue
             touched.append(fill)
-            if fill_id in event.immune:
-                # Which stage of it stands the settlements say.
+            if fill_id in event.immune or not event.confirmed:
+                # Which stage of it stands the settlements say, if any come.
                 continue
             for stage in fill.stages:
                 if stage.may(FillMove.DISCARD):

@@ -305,6 +305,7 @@ class OpenBranches:
         branch.move(BranchMove.SETTLE)
         branch.settled = now
         self._filling.forget(branch)
+        branch.let_go()
         del self._branches[branch.branch_id]
         self._settled[branch.branch_id] = branch
         while len(self._settled) > self._bounds.history:

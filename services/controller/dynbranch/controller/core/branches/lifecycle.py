@@ -87,6 +87,8 @@ FILL: Mapping[tuple[FillState, FillMove], FillState] = {
     (FillState.ADMITTED, FillMove.REFUSE): FillState.REFUSED,
     (FillState.ADMITTED, FillMove.PASS): FillState.PASSED,
     (FillState.ADMITTED, FillMove.ABORT): FillState.ABORTED,
+    # The leave is there, and the engine's agent has no room: its own limits are the hard ones.
+    (FillState.RUNNING, FillMove.REFUSE): FillState.REFUSED,
     (FillState.RUNNING, FillMove.FINISH): FillState.SHADOW,
     (FillState.RUNNING, FillMove.ADOPT): FillState.ADOPTED,
     (FillState.RUNNING, FillMove.ABORT): FillState.ABORTED,

@@ -158,6 +158,12 @@ class Branch:
     def consumed(self) -> int:
         return sum(fill.consumed for fill in self.fills.values())
 
+    def let_go(self) -> None:
+        """What only a fill needs is kept no longer than one may run: headers above all."""
+        self.passport, self.context = Passport(), WorkflowContext()
+        for fill in self.fills.values():
+            fill.context = self.context
+
     def known(self, selection: str) -> CandidateRecord | None:
         return next((one for one in self.candidates if one.selection == selection), None)
 
