@@ -164,6 +164,8 @@ class _Line(Generic[Ask, Answer]):
     async def send(self) -> None:
         while not self.broken:
             await self._some.wait()
+            # One more turn of the loop: what others are about to say goes along, and a message is what costs.
+            await asyncio.sleep(0)
             self._some.clear()
             while self._unsaid and not self.broken:
                 try:

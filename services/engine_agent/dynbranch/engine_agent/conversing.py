@@ -148,6 +148,8 @@ class Conversation:
         """Runs until cancelled."""
         while True:
             await self._go.wait()
+            # One more turn of the loop: what is about to be there goes along, and a message is what costs.
+            await asyncio.sleep(0)
             self._go.clear()
             while answers := self._gathered():
                 self._sent_at = self._loop.time()
