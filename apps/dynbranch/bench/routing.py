@@ -27,7 +27,7 @@ from dynbranch.bench.stand import percentile, turns
 from dynbranch.demo.measures import Figure, exact, median, ratio
 
 REPETITIONS = 6
-FAULT_REPETITIONS = 5
+FAULT_REPETITIONS = 4
 FAULTS: Mapping[str, Mapping[str, object] | None] = {
     "healthy": None,
     "dead": {"kind": "refuse", "for_s": 15.0},

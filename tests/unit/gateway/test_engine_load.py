@@ -31,6 +31,14 @@ def test_own_work_counts_at_once_and_others_by_report() -> None:
     assert load.in_flight == 2
 
 
+def test_waiting_is_as_the_last_report_says() -> None:
+    load = EngineLoad(mute_s=1)
+    load.report(report(running=8, waiting=1))
+    assert load.waiting
+    load.report(report(running=8, engine=8))
+    assert not load.waiting
+
+
 def test_work_past_the_agent_shows_in_the_engines_own_count() -> None:
     load = EngineLoad(mute_s=1)
     load.raw = 1

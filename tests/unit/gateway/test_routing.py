@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from dynbranch.gateway.core.prompt_prefix import NO_PREFIX, PromptPrefix, prefix_of
 from dynbranch.gateway.core.routing import (
@@ -178,9 +179,28 @@ def test_the_bound_holds_all_the_time(families: list[str], slots: int) -> None:
 
 @given(COUNTS, st.lists(st.booleans(), min_size=4, max_size=4))
 def test_somebody_is_always_open(counts: list[int], mute: list[bool]) -> None:
-    candidates = [Candidate(a, n, 4, m) for a, n, m in zip(ENGINES, counts, mute, strict=True)]
+    candidates = [Candidate(a, n, 4, mute=m) for a, n, m in zip(ENGINES, counts, mute, strict=True)]
     able = open_ones(candidates)
     assert able and (all(mute) or not any(c.mute for c in able))
+
+
+def test_where_requests_wait_there_is_less_room() -> None:
+    router, prefix = Router(room_blocks=ROOM), prompt("f", "hello")
+    router.sent("a:1", prefix)
+    candidates = busy(20, 2, 2, 2, slots=256)
+    assert router.choose(candidates, prefix) == "a:1"
+    waiting = [replace(candidates[0], waiting=True), *candidates[1:]]
+    assert router.choose(waiting, prefix) != "a:1"
+
+
+def test_new_prompts_follow_what_was_read_lately_and_not_long_ago() -> None:
+    router = Router(room_blocks=400)
+    for number in range(60):
+        router.sent("a:1", prefix_of([f"long ago {number} " * 200], ["x"]))
+    places = Counter(
+        routed(router, calm(), prefix_of([f"now {number} " * 400], ["x"])) for number in range(200)
+    )
+    assert set(places) == set(ENGINES) and min(places.values()) > 30
 
 
 def test_a_mute_engine_is_passed_by_whatever_it_holds() -> None:

@@ -54,7 +54,7 @@ class GatewaySettings(BaseSettings):
         5, ge=1, description="An agent that reports nothing for so long is lost: its requests go elsewhere."
     )
     agent_mute_s: float = Field(
-        2, gt=0, description="An engine that owes answers and says nothing for so long gets no more for now."
+        1, gt=0, description="An engine that owes answers and says nothing for so long gets no more for now."
     )
     occupancy_interval_ms: int = Field(250, ge=10, description="How often agents report their occupancy.")
     routing: RoutingPolicy = Field(

@@ -173,7 +173,9 @@ class Directory:
         left = [agent for agent in left if agent.available] or left
         now = self._clock.now()
         candidates = [
-            Candidate(agent.address, agent.load.in_flight, agent.slots, agent.load.is_mute(now))
+            Candidate(
+                agent.address, agent.load.in_flight, agent.slots, agent.load.waiting, agent.load.is_mute(now)
+            )
             for agent in left
         ]
         return self._router.choose(candidates, prefix)

@@ -26,6 +26,8 @@ class EngineLoad:
     raw: int = 0
     """Raw requests that this gateway has there, past the agent."""
     others: int = 0
+    waiting: bool = False
+    """Requests wait there for room, whoever sent them."""
     quiet_since: Instant = field(default_factory=lambda: Instant(0.0))
     _was_mute: bool = False
 
@@ -34,6 +36,7 @@ class EngineLoad:
         return self.ordered + self.intended + self.raw + self.others
 
     def report(self, occupancy: Occupancy) -> None:
+        self.waiting = max(occupancy.waiting, occupancy.engine_waiting or 0) > 0
         through_agent = occupancy.running + occupancy.waiting - self.ordered
         if occupancy.engine_running is None:
             self.others = max(0, through_agent)

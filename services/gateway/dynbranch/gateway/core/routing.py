@@ -1,13 +1,14 @@
 """Which member of a pool a request goes to: the one that holds its prompt's beginning, unless it is too busy.
 
 **The rule.** An engine is *open* while ``in_flight + 1 <= SPREAD x mean + slack``: ``mean`` is over the
-members, with this request counted, and ``slack`` a share of the engine's slots (consistent hashing with
-bounded loads: Mirrokni, Thorup, Zadimoghaddam, SODA 2018, where the load bound is ``c x mean``). Of the open
-engines those are preferred that hold the longest beginning of the prompt, if that is worth it; a beginning
-that nobody holds is new. Of equally good ones, those within a tighter bound of the same form, where a new
-prompt does not make a busy engine busier; of these, the one that has had to read least new text, so that no
-cache is filled while another has room; and of several such the highest in rendezvous order of the prompt's
-family (or of its opening, where the family is held already), which every gateway finds without asking others.
+members, with this request counted, and ``slack`` a share of the engine's slots, a smaller one where requests
+wait for room already (consistent hashing with bounded loads: Mirrokni, Thorup, Zadimoghaddam, SODA 2018,
+where the load bound is ``c x mean``). Of the open engines those are preferred that hold the longest beginning
+of the prompt, if that is worth it; a beginning that nobody holds is new. Of equally good ones, those within a
+tighter bound of the same form, where a new prompt does not make a busy engine busier; of these, the one that
+had to read least new text lately, so that no cache is turned over faster than another; and of several such
+the highest in rendezvous order of the prompt's family (or of its opening, where the family is held already),
+which every gateway finds without asking others.
 
 A conversation that is under way goes where its last turn went, through whichever gateway: agents tell every
 gateway of the prompts that they were sent, by two short digests each.
@@ -19,6 +20,7 @@ has room for. Being wrong costs one prefill.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -53,18 +55,28 @@ class RoutingPolicy(Enum):
     LEAST_IN_FLIGHT = "least_in_flight"
 
 
-REMEMBERED_ROOMS = 8
-"""What engines had to read is halved when one of them has filled its room so often."""
+WAITING_SHARE = 1 / 8
+"""What is left of the slack of an engine on which requests wait: its slots are not what limits it."""
+
+LATELY_SHARE = 1 / 4
+"""Of all engines' room: when so much new text was read, what was read before counts e times less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """``in_flight`` fuses own counts and reports. ``mute``: it owes an answer and says nothing."""
+    """``in_flight`` fuses own counts and reports. ``waiting``: requests wait there for room. ``mute``: it
+    owes an answer and says nothing."""
 
     address: str
     in_flight: int
     slots: int = 0
+    waiting: bool = False
     mute: bool = False
+
+    @property
+    def room(self) -> float:
+        """Slots, as far as they say how many requests more do no harm."""
+        return self.slots * WAITING_SHARE if self.waiting else self.slots
 
 
 @dataclass(slots=True)
@@ -75,7 +87,7 @@ class Holdings:
     room: int
     blocks: OrderedDict[int, None] = field(default_factory=OrderedDict)
     read: float = 0.0
-    """Blocks that were new when they came, recent ones counting more."""
+    """Blocks that were new when they came, those of lately."""
 
     def held(self, prefix: Sequence[int]) -> int:
         """How many leading blocks."""
@@ -90,7 +102,6 @@ class Holdings:
 
     def add(self, prefix: Sequence[int]) -> None:
         blocks = self.blocks
-        self.read += len(prefix) - self.held(prefix)
         for block in reversed(prefix):
             blocks[block] = None
             blocks.move_to_end(block)
@@ -182,10 +193,7 @@ class Router:
         if prefix.opening:
             self._whereabouts.sent(address, prefix.opening)
         if prefix.blocks:
-            self._holdings.setdefault(address, Holdings(self._room)).add(prefix.blocks)
-            if self._read(address) > REMEMBERED_ROOMS * self._room:
-                for holdings in self._holdings.values():
-                    holdings.read /= 2
+            self._read_now(self._holdings.setdefault(address, Holdings(self._room)), prefix.blocks)
 
     def heard(self, address: str, hints: Iterable[bytes]) -> None:
         """Some gateway, maybe this one, sent prompts there."""
@@ -198,6 +206,14 @@ class Router:
         self._holdings.pop(address, None)
         self._whereabouts.forget(address)
 
+    def _read_now(self, holdings: Holdings, blocks: Sequence[int]) -> None:
+        new = len(blocks) - holdings.held(blocks)
+        left = math.exp(-new / (LATELY_SHARE * self._room * len(self._holdings)))
+        for each in self._holdings.values():
+            each.read *= left
+        holdings.read += new
+        holdings.add(blocks)
+
     def _read(self, address: str) -> float:
         holdings = self._holdings.get(address)
         return holdings.read if holdings is not None else 0.0
@@ -209,7 +225,7 @@ class Router:
 
 def bound(candidate: Candidate, mean: float) -> float:
     """The most in flight there, a new request included."""
-    return SPREAD * mean + max(1.0, candidate.slots * SLACK_SHARE)
+    return SPREAD * mean + max(1.0, candidate.room * SLACK_SHARE)
 
 
 def open_ones(everyone: Sequence[Candidate]) -> list[Candidate]:
@@ -222,7 +238,7 @@ def open_ones(everyone: Sequence[Candidate]) -> list[Candidate]:
 def _calm(candidates: list[Candidate]) -> list[Candidate]:
     """Those within the tighter bound: never none."""
     mean = sum(c.in_flight for c in candidates) / len(candidates)
-    return [c for c in candidates if c.in_flight <= SPREAD * mean + c.slots * CALM_SHARE]
+    return [c for c in candidates if c.in_flight <= SPREAD * mean + c.room * CALM_SHARE]
 
 
 def _rank(key: bytes, address: str) -> bytes:
