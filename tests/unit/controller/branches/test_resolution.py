@@ -15,8 +15,10 @@ from dynbranch.controller.core.branches.messages import (
     EngineGone,
     FillsDiscarded,
     Learn,
+    Mark,
     RunStage,
     Settled,
+    Told,
     Unlearn,
 )
 from dynbranch.controller.core.branches.records import Branch
@@ -195,6 +197,18 @@ def test_a_settlement_that_comes_twice_counts_once() -> None:
     assert scene.book.filling.duplicates == 2 and branch.consumed == 1
     scene.answer("r1", chosen=["a"])
     assert branch.state is BranchState.SETTLED and fill.saved_ms == 50.0
+
+
+@pytest.mark.promise("I4")
+def test_a_stage_whose_settlement_came_before_its_end_is_counted_once() -> None:
+    scene = Scene(routed(then=("work",)))
+    fill = opened(scene, "a").fills["a"]
+    key = scene.run(fill)
+    scene.settle(fill.stages[0], fill, SettlementKind.SHADOWED)
+    scene.settle(fill.stages[0], fill, SettlementKind.PROMOTED, by=WORKFLOW)
+    scene.end(key)
+    moves = [dict(one.facts)["state"] for one in of(Told, scene.effects) if one.mark is Mark.STAGE_MOVED]
+    assert moves == ["shadow", "promoted"]
 
 
 def test_an_adopted_stage_is_immune_to_the_loss_that_comes_after() -> None:

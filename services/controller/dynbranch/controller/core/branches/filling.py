@@ -172,8 +172,11 @@ class Filling:
             stage.used_ms = 0.0
         if event.detail and not stage.reason:
             stage.reason = event.detail
+        before = stage.state
         self._move_at_end(stage, event.how)
-        self._tell_move(fill, stage, out)
+        if stage.state is not before:
+            # What its settlement has moved already was told then.
+            self._tell_move(fill, stage, out)
         if self._goes_on(fill, stage, event):
             assert event.output is not None
             fill.context = fill.context.with_output(stage.stage, event.output)
