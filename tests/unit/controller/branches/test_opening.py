@@ -8,11 +8,29 @@ import pytest
 from dynbranch.controller.core.branches.admission import Off, Static
 from dynbranch.controller.core.branches.instances import Bounds
 from dynbranch.controller.core.branches.lifecycle import BranchState
-from dynbranch.controller.core.branches.messages import Answer, Learn, Propose, StageAnswered, Unlearn
+from dynbranch.controller.core.branches.messages import (
+    Answer,
+    Effect,
+    Learn,
+    Passport,
+    Propose,
+    StageAnswered,
+    StageArrived,
+    Unlearn,
+)
+from dynbranch.controller.core.branches.workflows import MAX_OUTPUTS
 from dynbranch.domain.events import Selection
-from dynbranch.domain.ids import DemandId, UnixMs
+from dynbranch.domain.ids import DemandId, Instant, UnixMs
 from dynbranch.domain.reuse import Identity
-from dynbranch.domain.template import Branching, Moment, MomentKind, Output, Speculable
+from dynbranch.domain.template import (
+    Branching,
+    Moment,
+    MomentKind,
+    Output,
+    Speculable,
+    Template,
+    WorkflowContext,
+)
 from unit.controller.branches.scenes import WORKFLOW, Scene, of, picked, routed, started
 
 MENU = Identity("t", "menus", "w1", "main")
@@ -81,6 +99,51 @@ def test_what_one_agent_opened_early_another_may_decide() -> None:
     scene.answer("d1")
     scene.arrive("route", "r1", identity=replace(WORKFLOW, agent_id="lead"))
     assert scene.branch.demand_id == b"r1" and scene.book.branches.opened == 1
+
+
+def test_what_a_workflow_said_under_one_key_never_goes_out_under_another() -> None:
+    scene = Scene()
+
+    def heard(stage: str, demand: str, key: str, text: str) -> list[Effect]:
+        passport = Passport(f"group of {key}", key, (("authorization", key),))
+        own = DemandId(demand.encode())
+        return scene.do(
+            StageArrived(UnixMs(1), own, WORKFLOW, scene.template, stage, {"q": text}, passport=passport)
+        )
+
+    # The same tenant, workflow type, workflow and agent, but another key.
+    for own, text, demand in (("key of a", "private", "a1"), ("key of b", "other", "b1")):
+        heard("work", demand, own, text)
+        scene.answer(demand, text=f"for {text}")
+    for own, text, demand in (("key of a", "private", "a2"), ("key of b", "other", "b2")):
+        (asked,) = of(Propose, heard("route", demand, own, text))
+        branch = scene.book.branches.get(asked.branch_id)
+        assert branch is not None and branch.passport.cache_scope == own
+        assert asked.context.inputs == {"q": text}
+        assert asked.context.outputs["work"] == (Output(f"for {text}"),)
+        assert own not in repr(branch.workflow)
+
+
+def test_of_a_workflow_without_an_end_no_more_is_kept_than_may_be() -> None:
+    scene = Scene()
+    for number in range(MAX_OUTPUTS + 1):
+        answer = Answer(Output(""), (Selection("way", ("a",)),))
+        for event in (
+            StageArrived(UnixMs(1), *told(scene, number), {"q": "question"}),
+            StageAnswered(UnixMs(2), told(scene, number)[0], "miss", answer=answer),
+        ):
+            scene.book.handle(event, Instant(scene.now))
+    workflow = scene.book.workflows.of_demand(told(scene, MAX_OUTPUTS)[0])
+    assert workflow is not None and "outputs" in workflow.incomplete
+    assert workflow.context() == WorkflowContext(inputs={"q": "question"}) and workflow.trail() == ()
+    # What it would quote is not there any more, so nothing of it runs ahead.
+    opened = scene.book.branches.opened
+    last = StageArrived(UnixMs(3), DemandId(b"last"), WORKFLOW, scene.template, "route")
+    assert of(Propose, scene.do(last)) == [] and scene.book.branches.opened == opened
+
+
+def told(scene: Scene, number: int) -> tuple[DemandId, Identity, Template, str]:
+    return DemandId(b"%d" % number), WORKFLOW, scene.template, "work"
 
 
 @pytest.mark.promise("C2.late_events")

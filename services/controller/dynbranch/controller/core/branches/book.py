@@ -123,7 +123,7 @@ class BranchBook:
     # -- workflows -----------------------------------------------------------------------------------------
 
     def _arrived(self, event: StageArrived, now: Instant, out: list[Effect]) -> None:
-        key = workflow_of(event.identity)
+        key = workflow_of(event.identity, event.passport.holder)
         if not key.workflow_id:
             return
         workflow = self.workflows.hear(key, event.template, now)
@@ -317,7 +317,8 @@ class BranchBook:
         branch, by = fill.branch, settlement.demanded_by
         implied = (
             by is not None
-            and workflow_of(by) == branch.workflow
+            # Whoever found it by its name shares its holder.
+            and workflow_of(by, branch.workflow.holder) == branch.workflow
             and branch.unresolved
             and branch.demand_id is not None
             and not branch.point.several

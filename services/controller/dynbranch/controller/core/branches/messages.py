@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -23,17 +24,6 @@ class StageKey:
     number: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class WorkflowKey:
-    tenant: str
-    workflow_type_id: str
-    workflow_id: str
-
-
-def workflow_of(identity: Identity) -> WorkflowKey:
-    return WorkflowKey(identity.tenant, identity.workflow_type_id, identity.workflow_id)
-
-
 @dataclass(frozen=True, slots=True)
 class Passport:
     """What a fill must carry to be named and executed as the harness's own request would be."""
@@ -41,6 +31,29 @@ class Passport:
     sharing_group: str = ""
     cache_scope: str = ""
     forward_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def holder(self) -> str:
+        """Tells apart those whose requests reach an engine under different keys, and shows none of them."""
+        if not self.forward_headers:
+            return self.sharing_group
+        told = repr((self.sharing_group, self.forward_headers))
+        return hashlib.sha256(told.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WorkflowKey:
+    """``holder``: two that share a tenant and a workflow's id, but no key, are two workflows. What one has
+    said is never sent under the other's key."""
+
+    tenant: str
+    workflow_type_id: str
+    workflow_id: str
+    holder: str = ""
+
+
+def workflow_of(identity: Identity, holder: str) -> WorkflowKey:
+    return WorkflowKey(identity.tenant, identity.workflow_type_id, identity.workflow_id, holder)
 
 
 # Events from gateways

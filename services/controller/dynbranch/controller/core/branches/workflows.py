@@ -16,6 +16,9 @@ MAX_ARRIVALS = 4096
 MAX_OCCURRENCES = 256
 """Per decision point of a workflow."""
 
+MAX_OUTPUTS = 4096
+"""Of a workflow. Each branch is rendered from all of them, so beyond it nothing is either."""
+
 MAX_CONTEXT_CHARACTERS = 16 * 2**20
 """Of outputs that a workflow's later requests may quote. Beyond it nothing of it can be rendered any more."""
 
@@ -60,6 +63,7 @@ class Workflow:
     _outputs: dict[str, list[tuple[int, Output]]] = field(default_factory=dict)
     _selections: dict[str, list[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
     _characters: int = 0
+    _count: int = 0
     _next: int = 0
 
     def arrive(self, demand_id: DemandId, stage: str, agent_id: str) -> Arrived:
@@ -71,15 +75,25 @@ class Workflow:
     def put_output(self, stage: str, number: int, output: Output) -> None:
         """In the order of arrivals, whatever order answers come in."""
         self._characters += len(output.text) + sum(len(call.arguments) for call in output.calls)
+        self._count += 1
         if self._characters > MAX_CONTEXT_CHARACTERS:
-            self.incomplete = f"its outputs have more than {MAX_CONTEXT_CHARACTERS} characters"
-            self._outputs.clear()
+            self._let_go(f"its outputs have more than {MAX_CONTEXT_CHARACTERS} characters")
+            return
+        if self._count > MAX_OUTPUTS:
+            self._let_go(f"it has more than {MAX_OUTPUTS} outputs")
             return
         outputs = self._outputs.setdefault(stage, [])
         outputs.append((number, output))
         outputs.sort(key=lambda one: one[0])
 
+    def _let_go(self, why: str) -> None:
+        self.incomplete = why
+        self._outputs.clear()
+        self._selections.clear()
+
     def put_selection(self, point: str, number: int, chosen: tuple[str, ...]) -> None:
+        if self.incomplete:
+            return
         made = self._selections.setdefault(point, [])
         if any(known == number for known, _ in made):
             return
