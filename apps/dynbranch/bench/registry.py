@@ -34,11 +34,17 @@ class Bench:
 BENCHES = {
     bench.name: bench
     for bench in (
+        Bench(
+            "branches",
+            "dynbranch.bench.branches",
+            "four workflows on a real model, with and without running ahead: equality, latency, aborts",
+        ),
         Bench("csl", "dynbranch.bench.csl_scale", "the store at scale: demands, memory, cascades"),
         Bench("demo", "dynbranch.bench.demo_passes", "the main job on real input: equality, hits, freshness"),
         Bench("hit_path", "dynbranch.bench.hit_path", "what a hit costs, also while a large write goes on"),
         Bench("names", "dynbranch.bench.name_figures", "reuse names against an engine's rendered prompts"),
         Bench("pass_through", "dynbranch.bench.pass_through", "what DynBranch costs where it can not help"),
+        Bench("overlap", "dynbranch.bench.overlap", "how much of a window one right fill hides"),
         Bench(
             "peers", "dynbranch.bench.peers", "DynBranch, LiteLLM, vllm-router and a plain proxy side by side"
         ),
