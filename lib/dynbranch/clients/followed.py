@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator
 
 from dynbranch.clients.calls import decoded
 from dynbranch.clients.conversation import Call, Conversation, Failure
 from dynbranch.clients.errors import meaning_of
-from dynbranch.clients.ports import Take, Unreachable
+from dynbranch.clients.ports import Take, Unreachable, take_nothing
 from dynbranch.domain.engine import GenerationEvents
 from dynbranch.v1 import engine_agent_pb2 as pb
 from dynbranch.wire import engine_agent as wire
+
+_log = logging.getLogger(__name__)
 
 Agents = Conversation[pb.GenerationAsk, pb.GenerationAnswer]
 
@@ -101,11 +104,19 @@ class _Following:
         waiter = self._waiter
         if waiter is not None and not waiter.done() and not self._over:
             items = wire.items_of(answer)
-            if items and self._take(items):
+            if items and self._taken(items):
                 self.took(items)
                 return
         self.heard.append(answer)
         self._wake()
+
+    def _taken(self, items: tuple[bytes, ...]) -> bool:
+        try:
+            return self._take(items)
+        except Exception:  # noqa: BLE001  # the boundary of one call: a bug there must not end the others
+            _log.exception("a follower could not take its items, and gets them as messages")
+            self._take = take_nothing
+            return False
 
     def _fail(self, failure: Failure) -> None:
         self.heard.append(failure)

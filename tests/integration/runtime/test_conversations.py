@@ -147,6 +147,24 @@ async def test_items_may_be_taken_as_they_come(fake: FakeEngineAgent, client: Gr
     assert taken_before, "some came while the follower waited"
 
 
+async def test_one_who_fails_to_take_its_items_is_asked_again_and_ends_no_other_call(
+    fake: FakeEngineAgent, client: GrpcEngineAgent
+) -> None:
+    gate = asyncio.Event()
+    fake.engine.writer = lambda order: Script(text_chunks(("a", "b", "c")), between_s=0.02, gate=gate)
+    going_on = asyncio.create_task(read(client.generate(chat_order("other"), idle_s=20)))
+
+    def take(items: tuple[bytes, ...]) -> bool:
+        raise ValueError("a bug of the taker")
+
+    failing = asyncio.create_task(read(client.generate(chat_order("failing"), idle_s=20, take=take)))
+    await until(lambda: len(fake.engine.running) == 2)
+    gate.set()
+    for reading in (failing, going_on):
+        items, end = await reading
+        assert items == list(text_chunks(("a", "b", "c"))) and isinstance(end, Completed)
+
+
 async def test_an_agent_that_comes_back_is_followed_on_a_new_stream(fake: FakeEngineAgent) -> None:
     gate = asyncio.Event()
     fake.engine.writer = lambda order: Script(gate=gate)

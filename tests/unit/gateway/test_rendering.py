@@ -226,5 +226,11 @@ def test_what_is_no_object_is_not_relayed(item: bytes) -> None:
         ChunkRelay(MINE, include_usage=True, cached=False).events((item,))
 
 
+def test_half_a_surrogate_pair_in_a_member_s_name_stays_escaped() -> None:
+    item = b'{"\\udc00":1,"id":"e","created":1,"choices":[]}'
+    told = ChunkRelay(MINE, include_usage=True, cached=False).events((item,))
+    assert json.loads(told.removeprefix(b"data: "))["\udc00"] == 1
+
+
 def test_done_is_a_whole_event() -> None:
     assert DONE == b"data: [DONE]\n\n"

@@ -73,6 +73,8 @@ class StreamSink:
         self._report = report
         self._include_usage = include_usage
         self._sending = asyncio.Lock()
+        self._shows = False
+        """Whether the client was sent a part of the answer, and not only a keep-alive."""
         self._relay = self._new_relay(cached=False)
         exchange.when_idle = self._keep_alive
 
@@ -85,11 +87,13 @@ class StreamSink:
             return False
         async with self._sending:
             await self._start()
+            self._shows = True
             await self._exchange.write(events)
         return True
 
     def items_now(self, items: tuple[bytes, ...]) -> bool:
-        if not self._exchange.started or self._sending.locked():
+        # Of the first part the caller must hear: from then on nobody else can give the answer.
+        if not self._shows or self._sending.locked():
             return False
         try:
             events = self._relay.events(items)

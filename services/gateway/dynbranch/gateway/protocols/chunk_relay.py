@@ -93,7 +93,7 @@ class ChunkRelay:
                 return b""
             kept = [part for part in kept if part.key != "usage"]
         spelled = [self._head, *self._missing_model(kept)]
-        spelled += [f"{json.dumps(part.key, ensure_ascii=False)}:{self._spelling(part)}" for part in kept]
+        spelled += [f"{dump(part.key).decode()}:{self._spelling(part)}" for part in kept]
         return b"data: " + _one_line("{" + ",".join(spelled) + "}").encode() + b"\n\n"
 
     def _missing_model(self, parts: list[Member]) -> tuple[str, ...]:
