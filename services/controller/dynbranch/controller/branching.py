@@ -189,8 +189,7 @@ class Branching:
             case Detach(key):
                 self._leave(key)
             case _ if self._closing:
-                # Whatever would begin now would be cancelled at once.
-                pass
+                self._begin_nothing(effect)
             case Propose():
                 self.tasks.spawn(self._propose(effect), name=f"propose {effect.point.name}")
             case PrepareStage():
@@ -205,6 +204,11 @@ class Branching:
                 self.tasks.spawn(self._runner.abort(generation, reason), name="abort a stale fill")
             case _:
                 assert_never(effect)
+
+    def _begin_nothing(self, effect: Effect) -> None:
+        """What would begin now would be cancelled at once. What the book takes to be begun has ended."""
+        if isinstance(effect, PrepareStage | RunStage):
+            self.handle(StageEnded(effect.key, Ending.ABORTED, detail="the controller stops"))
 
     def _put_to_work(self, key: StageKey, work: Coroutine[Any, Any, Event], name: str) -> None:
         """Each stage's task ends with one event, also when it is cancelled before it began."""

@@ -38,6 +38,7 @@ from dynbranch.domain.fills import (
     FillKnown,
     FillLive,
     FillOutcome,
+    FillRefusal,
     FillRefused,
 )
 from dynbranch.domain.ids import GenerationId, LeaseId
@@ -73,6 +74,7 @@ class Timings:
     abort_s: float = 10.0
     detach_grace_ms: int = 2000
     discard_retries_s: tuple[float, ...] = (0.1, 0.5, 2.0)
+    commit_waits_s: tuple[float, ...] = (0.03, 0.1, 0.3)
 
 
 class TooLarge(Exception):
@@ -101,6 +103,12 @@ class Runner:
         """Cancel it to let the stage go: an engine aborts what nobody follows."""
         try:
             outcome = await self._leave(ask)
+            for pause_s in self._timings.commit_waits_s if ask.producers else ():
+                if not (isinstance(outcome, FillRefused) and outcome.reason is FillRefusal.LOST):
+                    break
+                # Whoever ran the stage before may have been heard to end before the store had its result.
+                await self._clock.sleep(pause_s)
+                outcome = await self._leave(ask)
         except (Unreachable, DomainError) as failure:
             return StageEnded(ask.key, Ending.REFUSED, detail=f"the store: {failure}")
         match outcome:
