@@ -39,6 +39,7 @@ BENCHES = {
             "dynbranch.bench.branches",
             "four workflows on a real model, with and without running ahead: equality, latency, aborts",
         ),
+        Bench("chaos", "dynbranch.bench.chaos", "branches with a fault at every await: what stays reserved"),
         Bench("csl", "dynbranch.bench.csl_scale", "the store at scale: demands, memory, cascades"),
         Bench("demo", "dynbranch.bench.demo_passes", "the main job on real input: equality, hits, freshness"),
         Bench("hit_path", "dynbranch.bench.hit_path", "what a hit costs, also while a large write goes on"),
