@@ -220,8 +220,25 @@ def test_an_adopted_stage_is_immune_to_the_loss_that_comes_after() -> None:
     scene.discarded(b, immune=[b])
     scene.end(key, Ending.ABORTED)  # its follower left; the demand's own goes on
     scene.settle(b.stages[0], b, SettlementKind.ADOPTED, by=OTHER, ms=0.0)
-    assert b.stages[0].state is FillState.ABORTED
-    assert scene.book.filling.late == 1
+    assert b.stages[0].state is FillState.ADOPTED and branch.consumed == 1
+    scene.settle(b.stages[0], b, SettlementKind.CONFIRMED)
+    assert b.stages[0].state is FillState.CONFIRMED
+    assert scene.book.filling.late == 0
+
+
+@pytest.mark.promise("I4")
+def test_what_was_promoted_before_its_loss_counts_though_its_end_was_not_heard() -> None:
+    scene = Scene(routed(then=("work",)))
+    branch = opened(scene, "a")
+    fill = branch.fills["a"]
+    key = scene.run(fill)
+    scene.answer("r1", chosen=["b"])
+    scene.discarded(fill, immune=[fill])
+    scene.end(key, Ending.ABORTED)
+    assert branch.state is BranchState.RESOLVED
+    scene.settle(fill.stages[0], fill, SettlementKind.SHADOWED)
+    scene.settle(fill.stages[0], fill, SettlementKind.PROMOTED, by=OTHER)
+    assert branch.state is BranchState.SETTLED and branch.consumed == 1 and fill.saved_ms == 50.0
 
 
 def test_an_adopted_stage_ends_as_the_store_says() -> None:

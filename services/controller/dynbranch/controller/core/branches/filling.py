@@ -173,7 +173,7 @@ class Filling:
         if event.detail and not stage.reason:
             stage.reason = event.detail
         before = stage.state
-        self._move_at_end(stage, event.how)
+        self._move_at_end(fill, stage, event.how)
         if stage.state is not before:
             # What its settlement has moved already was told then.
             self._tell_move(fill, stage, out)
@@ -184,7 +184,7 @@ class Filling:
         return fill
 
     @staticmethod
-    def _move_at_end(stage: StageRun, how: Ending) -> None:
+    def _move_at_end(fill: Fill, stage: StageRun, how: Ending) -> None:
         match how:
             case Ending.STORED:
                 moves: tuple[FillMove, ...] = (FillMove.SERVE,) if stage.once else ()
@@ -197,8 +197,10 @@ class Filling:
             case Ending.FAILED:
                 moves = (FillMove.FAIL, FillMove.ABORT)
             case Ending.ABORTED:
-                # An adopted stage runs on under the gateway's eyes: the store tells how it ends.
-                moves = () if stage.state is FillState.ADOPTED else (FillMove.ABORT,)
+                # An adopted stage runs on under the gateway's eyes, and one that was let go with an immune
+                # fill may be what was demanded: the store tells how they end.
+                told = stage.state is FillState.ADOPTED or (fill.immune and stage.state is FillState.RUNNING)
+                moves = () if told else (FillMove.ABORT,)
             case _:
                 assert_never(how)
         _take_first(stage, moves)
@@ -235,6 +237,7 @@ class Filling:
             if fill is None:
                 continue
             touched.append(fill)
+            fill.immune = fill.immune or fill_id in event.immune
             if fill_id in event.immune or not event.confirmed:
                 # Which stage of it stands the settlements say, if any come.
                 continue

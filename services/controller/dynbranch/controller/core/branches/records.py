@@ -58,7 +58,7 @@ class StageRun:
 @dataclass(slots=True)
 class Fill:
     """``chain`` are the stages that it may run, ``stages`` those that were begun. ``lost``: no further one
-    begins."""
+    begins. ``immune``: it was demanded before the store heard of its loss."""
 
     fill_id: FillId
     branch: Branch
@@ -67,6 +67,7 @@ class Fill:
     context: WorkflowContext
     stages: list[StageRun] = field(default_factory=list)
     lost: str = ""
+    immune: bool = False
     told: bool = False
 
     @property
