@@ -23,9 +23,9 @@ from dynbranch.naming.document import Json, Number, parse_text
 from dynbranch.rendering.constants import joined_lines
 from dynbranch.rendering.json_text import SPELLINGS, Spelling, spell_inside, spell_json
 from dynbranch.rendering.problems import Problem, TemplateInvalid
+from dynbranch.rendering.sandbox import STEPS, BoundedSandbox, Steps
 from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, Undefined, meta, nodes
 from jinja2 import Template as Compiled
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_BODY_CHARACTERS: Final = 16 * 2**20
 """More than a gateway takes from a client: a request that long was never sent by a harness."""
@@ -34,6 +34,10 @@ _OWN_NAMES: Final = ("output", "outputs", "selection", "selections", "index")
 _KEPT_FILTERS: Final = (
     "first", "last", "join", "map", "select", "reject", "selectattr", "rejectattr", "length", "list", "trim",
     "lower", "upper", "replace", "default", "unique", "reverse", "int", "batch", "slice", "truncate", "items",
+)  # fmt: skip
+_FAULTS: Final = (
+    TemplateError, ArithmeticError, TypeError, ValueError, LookupError, AttributeError, RecursionError,
+    MemoryError,
 )  # fmt: skip
 _KEPT_GLOBALS: Final = ("range", "namespace", "dict")
 
@@ -114,7 +118,7 @@ class JinjaRenderer:
             raise _failed(stage, f"an output that is read as JSON is none: {error.message}") from None
         # Whatever a text with slots does with values that it was not written for ends here, and it is not
         # a fault of the process.
-        except (TemplateError, ArithmeticError, TypeError, ValueError, LookupError, RecursionError) as error:
+        except _FAULTS as error:
             message = str(error).replace("'dict object' has no attribute", "nothing is known of")
             raise _failed(stage, message or type(error).__name__) from None
         text = "".join(parts)
@@ -126,7 +130,7 @@ class JinjaRenderer:
         point = self._point_of.get(stage)
         if point is not None and selection is not None:
             context = context.with_selection(point, (selection,))
-        values: dict[str, Any] = dict(context.inputs)
+        values: dict[str, Any] = {STEPS: Steps(), **context.inputs}
         seen = {name: [SeenOutput(o) for o in outputs] for name, outputs in context.outputs.items()}
         values["outputs"] = {name: seen.get(name, []) for name in self._stage_names}
         values["output"] = {name: outputs[-1] for name, outputs in seen.items() if outputs}
@@ -149,20 +153,11 @@ def _failed(stage: str, message: str) -> RenderFailed:
     )
 
 
-class _Environment(ImmutableSandboxedEnvironment):
-    """A dot into an object is its member, never a method: outputs may be of a stage called ``get``."""
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        if isinstance(obj, Mapping):
-            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
-        return super().getattr(obj, attribute)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = _Environment(
+def _environment() -> BoundedSandbox:
+    environment = BoundedSandbox(
         undefined=StrictUndefined, autoescape=False, finalize=_printable, keep_trailing_newline=True
     )
-    environment.filters = {name: environment.filters[name] for name in _KEPT_FILTERS}
+    environment.filters = {name: environment.filters[name] for name in _KEPT_FILTERS} | environment.bounded
     environment.globals = {name: environment.globals[name] for name in _KEPT_GLOBALS}
     for name, spelling in SPELLINGS.items():
         environment.filters[name] = _spelled(spelling)

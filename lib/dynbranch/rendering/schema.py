@@ -6,6 +6,7 @@ import re
 from typing import Annotated, Any, Literal
 
 from dynbranch.rendering.json_path import parse_path
+from dynbranch.rendering.patterns import checked_pattern
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 _NAME = re.compile(r"[A-Za-z][\w-]{0,63}")
@@ -34,10 +35,7 @@ def _path(text: str) -> str:
 
 
 def _regex(text: str) -> str:
-    try:
-        re.compile(text, re.MULTILINE)
-    except re.error as error:
-        raise ValueError(f"the regular expression {text!r} can not be used: {error}") from None
+    checked_pattern(text)
     return text
 
 

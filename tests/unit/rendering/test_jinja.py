@@ -148,6 +148,40 @@ def test_files_and_other_templates_are_out_of_reach() -> None:
             rendered(text, a="x")
 
 
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(1) }}",
+        "{% for x in [[1]] recursive %}{{ loop([x, x]) }}{% endfor %}",
+        "{{ 10**(10**8) }}",
+        "{{ a * (10**9) }}",
+        "{{ 'x' * 99999999999 }}",
+        "{{ 99999999999 * [1] }}",
+        "{{ '%5000000000d' % 1 }}",
+        "{{ '{:5000000000}'.format(1) }}",
+        "{{ a.ljust(99999999999) }}",
+        "{{ [1] | batch(9999999999, 0) | list | length }}",
+        "{{ [1] | slice(9999999999) | list | length }}",
+        "{{ range(99999) | join(a) | length }}",
+        "{% set b = a | replace('', a) %}{{ b | replace('', b) | length }}",
+        "{% set n = namespace(t=a) %}{% for i in range(60) %}{% set n.t = n.t ~ n.t %}{% endfor %}",
+        "{% set n = namespace(t=a) %}{% for i in range(60) %}{% set n.t = n.t + n.t %}{% endfor %}",
+        "{% set n = namespace(t=3) %}{% for i in range(60) %}{% set n.t = n.t * n.t %}{% endfor %}",
+    ],
+)
+def test_no_text_takes_time_or_memory_without_end(request_text: str) -> None:
+    with pytest.raises(RenderFailed):
+        rendered(request_text, a="long " * 1000)
+
+
+def test_loops_know_their_length_within_the_bounds() -> None:
+    text = "{% for i in b %}{{ i }}{% if not loop.last %},{% endif %}{% else %}none{% endfor %}"
+    assert rendered(text, b=["1", "2"]) == "1,2" and rendered(text, b=[]) == "none"
+    assert rendered("{{ a ~ '-' ~ a }}", a="x") == "x-x"
+    assert rendered("{{ b | join(', ') }}{{ b | map('upper') | join }}", b=["a", "b"]) == "a, bAB"
+
+
 def test_a_candidate_is_a_selection_that_has_not_been_made() -> None:
     text = """
 workflow_type: t
