@@ -95,6 +95,7 @@ class GrpcCsl:
     async def _asked(self, ask: Callable[[], pb.StoreAsk], timeout_s: float) -> pb.StoreAnswer:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[pb.StoreAnswer] = loop.create_future()
+        timer: asyncio.TimerHandle
 
         def numbered(number: int) -> pb.StoreAsk:
             numbered = ask()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 from dynbranch.domain.ids import LeaseId, Name, RecordId, UnixMs, whole
 from dynbranch.domain.reuse import (
@@ -33,14 +33,19 @@ from dynbranch.wire import shared
 # Many calls on one stream
 
 
+def _carried(trace: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """The W3C headers of the caller's span are fields of the same names."""
+    return dict(trace)
+
+
 def demand_ask(demand: Demand, trace: Iterable[tuple[str, str]] = ()) -> pb.StoreAsk:
     """The number of the call is not set yet."""
-    return pb.StoreAsk(demand=demand_out(demand), **dict(trace))
+    return pb.StoreAsk(demand=demand_out(demand), **_carried(trace))
 
 
 def commit_ask(commit: Commit, trace: Iterable[tuple[str, str]] = ()) -> pb.StoreAsk:
     """The number of the call is not set yet."""
-    return pb.StoreAsk(commit=commit_out(commit), **dict(trace))
+    return pb.StoreAsk(commit=commit_out(commit), **_carried(trace))
 
 
 def asks_out(asks: list[pb.StoreAsk]) -> pb.CslServiceConverseRequest:

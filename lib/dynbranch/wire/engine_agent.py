@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import assert_never
+from typing import Any, assert_never
 
 from dynbranch.domain.engine import (
     Aborted,
@@ -206,9 +206,14 @@ def attach_in(message: pb.AttachRequest) -> AttachOrder:
 # Many calls on one stream
 
 
+def _carried(trace: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """The W3C headers of the caller's span are fields of the same names."""
+    return dict(trace)
+
+
 def generate_ask(order: GenerationOrder, trace: Iterable[tuple[str, str]] = ()) -> pb.GenerationAsk:
     """The number of the call is not set yet."""
-    return pb.GenerationAsk(generate=order_out(order), **dict(trace))
+    return pb.GenerationAsk(generate=order_out(order), **_carried(trace))
 
 
 def attach_ask(
@@ -222,7 +227,7 @@ def attach_ask(
 ) -> pb.GenerationAsk:
     """The number of the call is not set yet."""
     order = AttachOrder(generation, from_item, wait_ms, adopts, quiet)
-    return pb.GenerationAsk(attach=attach_out(order), **dict(trace))
+    return pb.GenerationAsk(attach=attach_out(order), **_carried(trace))
 
 
 def asks_out(asks: list[pb.GenerationAsk]) -> pb.EngineAgentServiceConverseRequest:
