@@ -27,6 +27,7 @@ from dynbranch.stub_engine.matching import RequestView
 from dynbranch.stub_engine.script import Reply
 
 REPETITIONS = 9
+QUICK = 2
 WARM_UPS = 2
 TOKENS = 20
 KIND = "overlap"
@@ -99,7 +100,8 @@ class Pair:
         return (self.floor_ms - self.ahead_ms) / self.durations.bound_ms
 
 
-def measure(tell: Tell, *, repetitions: int = REPETITIONS) -> Measured:
+def measure(tell: Tell, *, quick: bool = False, repetitions: int = REPETITIONS) -> Measured:
+    repetitions = QUICK if quick else repetitions
     pairs = asyncio.run(_pairs(tell, repetitions))
     return Measured(
         figures_of(pairs),

@@ -14,16 +14,21 @@ from dynbranch.bench.result import Measured, Tell
 class Bench:
     """``module`` has ``measure(tell) -> Measured``; where it ``takes_engine``, ``measure(tell, engine_url)``,
     with an empty URL for an engine of its own; where it ``takes_data``, ``measure(tell, data=folder)``, with
-    None for the package's own records."""
+    None for the package's own records; where it ``takes_quick``, ``measure(tell, quick=...)``."""
 
     name: str
     module: str
     about: str
     takes_engine: bool = False
     takes_data: bool = False
+    takes_quick: bool = False
 
-    def load(self, engine_url: str = "", data: Path | None = None) -> Callable[[Tell], Measured]:
+    def load(
+        self, engine_url: str = "", data: Path | None = None, *, quick: bool = False
+    ) -> Callable[[Tell], Measured]:
         measure: Callable[..., Measured] = importlib.import_module(self.module).measure
+        if self.takes_quick:
+            return lambda tell: measure(tell, quick=quick)
         if self.takes_engine:
             return lambda tell: measure(tell, engine_url)
         if self.takes_data:
@@ -38,14 +43,25 @@ BENCHES = {
             "branches",
             "dynbranch.bench.branches",
             "four workflows on a real model, with and without running ahead: equality, latency, aborts",
+            takes_quick=True,
         ),
-        Bench("chaos", "dynbranch.bench.chaos", "branches with a fault at every await: what stays reserved"),
+        Bench(
+            "chaos",
+            "dynbranch.bench.chaos",
+            "branches with a fault at every await: what stays reserved",
+            takes_quick=True,
+        ),
         Bench("csl", "dynbranch.bench.csl_scale", "the store at scale: demands, memory, cascades"),
         Bench("demo", "dynbranch.bench.demo_passes", "the main job on real input: equality, hits, freshness"),
         Bench("hit_path", "dynbranch.bench.hit_path", "what a hit costs, also while a large write goes on"),
         Bench("names", "dynbranch.bench.name_figures", "reuse names against an engine's rendered prompts"),
         Bench("pass_through", "dynbranch.bench.pass_through", "what DynBranch costs where it can not help"),
-        Bench("overlap", "dynbranch.bench.overlap", "how much of a window one right fill hides"),
+        Bench(
+            "overlap",
+            "dynbranch.bench.overlap",
+            "how much of a window one right fill hides",
+            takes_quick=True,
+        ),
         Bench(
             "peers", "dynbranch.bench.peers", "DynBranch, LiteLLM, vllm-router and a plain proxy side by side"
         ),

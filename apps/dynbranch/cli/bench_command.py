@@ -23,7 +23,9 @@ def list_benches() -> None:
     Console().print(table)
 
 
-def run_bench(name: str, json_file: Path | None, engine_url: str = "", data: Path | None = None) -> None:
+def run_bench(
+    name: str, json_file: Path | None, engine_url: str = "", data: Path | None = None, *, quick: bool = False
+) -> None:
     """Exits with 1 when something that the benchmark checks did not hold."""
     bench = BENCHES.get(name)
     if bench is None:
@@ -34,6 +36,9 @@ def run_bench(name: str, json_file: Path | None, engine_url: str = "", data: Pat
     if data is not None and not bench.takes_data:
         takers = ", ".join(one.name for one in BENCHES.values() if one.takes_data)
         raise CliFailure(f"{name} reads no records", f"--data is for: {takers}.")
+    if quick and not bench.takes_quick:
+        takers = ", ".join(one.name for one in BENCHES.values() if one.takes_quick)
+        raise CliFailure(f"{name} has no short form", f"--quick is for: {takers}.")
     console = Console()
     around = Surroundings.now()
     with stops_on_signals(), failures_explained(), progress_bar(console) as progress:
@@ -43,7 +48,7 @@ def run_bench(name: str, json_file: Path | None, engine_url: str = "", data: Pat
             progress.update(task, description=f"{name}: {what[:80]}", completed=done, total=total or None)
 
         try:
-            measured = bench.load(engine_url, data)(tell)
+            measured = bench.load(engine_url, data, quick=quick)(tell)
         except BenchFailed as error:
             raise CliFailure(
                 str(error), "Logs are gone with the run; a busy machine may need a second try."

@@ -114,12 +114,13 @@ def bench(
     data: Annotated[
         Path | None, typer.Option(help="A folder of more records, for a benchmark of them.", exists=True)
     ] = None,
+    quick: Annotated[bool, typer.Option(help="A short run, to see whether it works.")] = False,
 ) -> None:
     """Run a benchmark."""
     from dynbranch.cli.bench_command import list_benches, run_bench
 
     if name:
-        run_bench(name, json, engine_url, data)
+        run_bench(name, json, engine_url, data, quick=quick)
     else:
         list_benches()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -108,9 +109,10 @@ class Player:
         key: str = "",
         pause_s: Callable[[], float] = lambda: 0.0,
         headers: Mapping[str, str] | None = None,
+        at_most: int = sys.maxsize,
     ) -> Played:
-        """``workflow_type``: in place of the performance's own. Raises RequestFailed, ToolFailed and
-        aiohttp's errors."""
+        """``workflow_type``: in place of the performance's own. After ``at_most`` requests it ends. Raises
+        RequestFailed, ToolFailed and aiohttp's errors."""
         type_id = workflow_type or performance.workflow_type
         sent = {"x-dynbranch-workflow-type": type_id, "x-dynbranch-workflow": workflow_id, **(headers or {})}
         if key or self._key:
@@ -120,7 +122,7 @@ class Player:
         begin = time.perf_counter()
         try:
             ask = next(performance.flow)
-            while True:
+            while len(steps) < at_most:
                 if ask.waits:
                     pause = pause_s()
                     pauses_s += pause
@@ -129,7 +131,8 @@ class Player:
                 steps.append(step)
                 ask = performance.flow.send(step.text)
         except StopIteration:
-            whole_ms = (time.perf_counter() - begin) * 1e3
+            pass
+        whole_ms = (time.perf_counter() - begin) * 1e3
         return Played(
             performance.workflow_type,
             performance.record,

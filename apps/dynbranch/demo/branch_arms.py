@@ -5,11 +5,12 @@ Each arm that runs ahead has workflow types of its own, so that a predictor know
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from dynbranch.demo.flows import MENUS, ROUTING_CHAIN
+from dynbranch.demo.flows import MENUS, REACT, ROUTING_CHAIN, SUB_AGENTS
 from dynbranch.demo.stack import TEMPLATES
 
 
@@ -70,8 +71,15 @@ class TemplateChanged(Exception):
     """A shipped template is no longer what the wrong one is made from."""
 
 
+_ONE_FILL: Mapping[str, tuple[tuple[str, str], ...]] = {
+    kind: (("      at_most: 3\n", "      at_most: 1\n"),) for kind in (REACT, SUB_AGENTS)
+} | {ROUTING_CHAIN: (("      unused: true\n", "      unused: true\n      at_most: 1\n"),)}
+"""While a model decodes, two cores have room for one fill beside it; while a person thinks, for more."""
+
+
 def write_templates(folder: Path, arms: tuple[Arm, ...]) -> None:
-    """The shipped templates once for each arm that runs ahead. Raises TemplateChanged."""
+    """The shipped templates once for each arm that runs ahead, with one fill in a decode's window. Raises
+    TemplateChanged."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in sorted(TEMPLATES.glob("*.yaml")):
         text = file.read_text(encoding="utf-8")
@@ -80,7 +88,8 @@ def write_templates(folder: Path, arms: tuple[Arm, ...]) -> None:
             if arm.way is not Way.FORESEEING or (arm is WRONG and kind not in WRONG_KINDS):
                 continue
             written = _replaced(text, f"workflow_type: {kind}\n", f"workflow_type: {kind}{arm.suffix}\n")
-            for old, new in _WRONG[kind] if arm is WRONG else ():
+            changes = (*_ONE_FILL.get(kind, ()), *(_WRONG[kind] if arm is WRONG else ()))
+            for old, new in changes:
                 written = _replaced(written, old, new)
             (folder / f"{kind}{arm.suffix}.yaml").write_text(written, encoding="utf-8")
 
