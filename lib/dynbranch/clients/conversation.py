@@ -25,6 +25,9 @@ Failure = DomainError | Unreachable
 MAX_CALLS = 20_000
 """Calls under way; more are refused at once."""
 
+APART_S, APART_PER_CALL_S = 0.003, 0.0001
+"""The shortest time between two messages: so much for each call under way, and no more than the first."""
+
 MAX_MESSAGE_BYTES = 2**20
 """Several asks share a message up to this size; a larger one travels alone."""
 
@@ -162,10 +165,14 @@ class _Line(Generic[Ask, Answer]):
             self.give_up(failure)
 
     async def send(self) -> None:
+        said_at = float("-inf")
         while not self.broken:
             await self._some.wait()
-            # One more turn of the loop: what others are about to say goes along, and a message is what costs.
-            await asyncio.sleep(0)
+            # What others are about to say goes along, for it is the message that costs: one more turn of the
+            # loop, and where many are under way a moment after the message before.
+            apart_s = min(APART_S, APART_PER_CALL_S * len(self.calls))
+            await asyncio.sleep(max(0.0, said_at + apart_s - self.loop.time()))
+            said_at = self.loop.time()
             self._some.clear()
             while self._unsaid and not self.broken:
                 try:

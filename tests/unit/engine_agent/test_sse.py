@@ -58,3 +58,18 @@ def test_lines_and_events_are_bounded() -> None:
         SseParser(max_line_bytes=10).feed(b"data: 12345678\n\n")
     with pytest.raises(MalformedStream):
         SseParser(max_event_bytes=10).feed(b"data: 12345\ndata: 12345\n\n")
+
+
+@given(st.binary(max_size=60), st.booleans())
+def test_a_lone_event_is_what_feeding_it_gives(data: bytes, framed: bool) -> None:
+    chunk = b"data: " + data + b"\n\n" if framed else data
+    lone = SseParser().lone(chunk)
+    if lone is not None:
+        assert fed([chunk]) == [SseEvent(lone)]
+
+
+def test_nothing_is_lone_in_the_middle_of_an_event() -> None:
+    parser = SseParser()
+    parser.feed(b"data: a\n")
+    assert parser.lone(b"data: b\n\n") is None
+    assert parser.feed(b"data: b\n\n") == [SseEvent(b"a\nb")]

@@ -30,6 +30,9 @@ _log = logging.getLogger(__name__)
 COMPANY_S = 0.005
 """The shortest time between two messages of which nothing is urgent."""
 
+APART_PER_CALL_S = 0.0002
+"""The shortest time between any two messages, for each call under way, and no more than the one before."""
+
 WINDOW_BYTES = 2**20
 """What a follower may be sent beyond what it has taken."""
 
@@ -148,8 +151,10 @@ class Conversation:
         """Runs until cancelled."""
         while True:
             await self._go.wait()
-            # One more turn of the loop: what is about to be there goes along, and a message is what costs.
-            await asyncio.sleep(0)
+            # What is about to be there goes along, for it is the message that costs: one more turn of the
+            # loop, and where many are under way a moment after the message before.
+            apart_s = min(COMPANY_S, APART_PER_CALL_S * len(self._calls))
+            await asyncio.sleep(max(0.0, self._sent_at + apart_s - self._loop.time()))
             self._go.clear()
             while answers := self._gathered():
                 self._sent_at = self._loop.time()

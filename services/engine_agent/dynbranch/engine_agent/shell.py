@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Self, assert_never
@@ -61,6 +62,7 @@ from dynbranch.engine_agent.engines.port import (
     EngineError,
     EngineFacts,
     EngineUnavailable,
+    Items,
 )
 from dynbranch.engine_agent.following import Follower, events_of
 from dynbranch.engine_agent.looking import Looks
@@ -405,9 +407,7 @@ class Agent:
         generation = order.generation_id
         try:
             with self._spans.current(generation):
-                end = await self._engine.run(
-                    order, lambda items: self._apply(ItemsArrived(generation, items))
-                )
+                end = await self._engine.run(order, partial(self._heard, generation))
             self._apply(EngineEnded(generation, end.unstorable, end.reads))
         except EngineError as error:
             self._apply(EngineFailed(generation, error.failure))
@@ -416,6 +416,11 @@ class Agent:
             self._apply(EngineFailed(generation, Failed(503, ENGINE_LOST_BODY, may_retry=True)))
         finally:
             self._runs.pop(generation, None)
+
+    def _heard(self, generation: GenerationId, items: Items) -> None:
+        """With every token: no timer is ever due sooner because of it."""
+        for effect in self.registry.handle(ItemsArrived(generation, items), self._clock.now()):
+            self._perform(effect)
 
     async def _abort_engine(self, generation: GenerationId, run: _Run) -> None:
         await self._aborts.stop(generation, run.task)

@@ -43,8 +43,7 @@ class ChatStream:
     def take(self, event: SseEvent) -> bytes | None:
         """The chunk's raw JSON; None for the end mark. Raises ErrorChunk and MalformedStream."""
         data = event.data.strip()
-        if event.event == "message" and self._pieces.piece_of(data) is not None:
-            # As the one before it, but for its text: nothing of it has to be judged anew.
+        if event.event == "message" and self.is_another_piece(data):
             return data
         if data == _DONE:
             self.done = True
@@ -65,6 +64,11 @@ class ChatStream:
             self._choice(choice)
         self._pieces.learn(data, chunk)
         return data
+
+    def is_another_piece(self, data: bytes) -> bool:
+        """Whether an event's data is as the chunk before it, but for its text: nothing of it has to be judged
+        anew. Of such a chunk nothing else is to be taken."""
+        return self._pieces.piece_of(data) is not None
 
     def take_all(
         self, events: Iterable[SseEvent]

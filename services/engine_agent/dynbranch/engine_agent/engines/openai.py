@@ -186,6 +186,10 @@ class OpenAiEngine:
             parser = SseParser()
 
             def take(data: bytes) -> bool:
+                lone = parser.lone(data)
+                if lone is not None and stream.is_another_piece(lone):
+                    heard((lone,))
+                    return False
                 items, flaw = stream.take_all(parser.feed(data))
                 if items:
                     heard(items)

@@ -36,6 +36,23 @@ class SseParser:
     _at_start: bool = True
     _skip_lf: bool = False
 
+    def lone(self, chunk: bytes) -> bytes | None:
+        """The data of a chunk that is one whole event of one line, as most are that hold a token; None for
+        any other, which is to be fed."""
+        if (
+            self._tail
+            or self._data
+            or self._event
+            or not chunk.startswith(_DATA)
+            or chunk.find(b"\n") != len(chunk) - 2
+            or not chunk.endswith(b"\n\n")
+            or b"\r" in chunk
+            or len(chunk) > min(self.max_line_bytes, self.max_event_bytes)
+        ):
+            return None
+        self._at_start = self._skip_lf = False
+        return chunk[len(_DATA) : -2]
+
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Raises MalformedStream when a line or an event is longer than allowed."""
         if not self._tail and not self._data and not self._event:
@@ -64,9 +81,6 @@ class SseParser:
             or len(chunk) > min(self.max_line_bytes, self.max_event_bytes)
         ):
             return None
-        if chunk.find(b"\n") == len(chunk) - 2:
-            self._at_start = self._skip_lf = False
-            return [SseEvent(chunk[len(_DATA) : -2])]
         events = chunk[len(_DATA) : -2].split(b"\n\n" + _DATA)
         if any(b"\n" in event for event in events):
             return None

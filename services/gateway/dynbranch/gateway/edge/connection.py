@@ -14,9 +14,9 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
-from dynbranch.gateway.edge.exchange import ClientSide
+from dynbranch.gateway.edge.exchange import ClientSide, HeaderPairs
 from dynbranch.gateway.protocols.errors import JSON, error_body
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 _VERSIONS = frozenset({"1.0", "1.1"})
 
@@ -47,7 +47,7 @@ class Connection(HttpToolsProtocol):
         self._policy = policy
         self._told = refused
         self._running: RequestResponseCycle | None = None
-        self._side = ClientSide(self._write_now)
+        self._side = ClientSide(self._write_now, self._respond_now)
         self._head_since: float | None = None
         self._linger_since: float | None = None
         self._refusal: bytes | None = None
@@ -157,7 +157,7 @@ class Connection(HttpToolsProtocol):
             self._head_since = self.loop.time()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running, self._side = cycle, ClientSide(self._write_now)
+        self._running, self._side = cycle, ClientSide(self._write_now, self._respond_now)
         cast(dict[str, Any], cycle.scope)[ClientSide.KEY] = self._side
         super()._start_asgi_task(cycle, app)
 
@@ -174,6 +174,34 @@ class Connection(HttpToolsProtocol):
         ):
             return False
         self.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+        return True
+
+    def _respond_now(self, status: int, headers: HeaderPairs, body: bytes) -> bool:
+        """The whole response in one piece, as uvicorn would send it in two."""
+        cycle = self._running
+        if (
+            cycle is None
+            or cycle.response_started
+            or cycle.disconnected
+            or self.flow.write_paused
+            or cycle.scope["method"] == "HEAD"
+        ):
+            return False
+        lines = [STATUS_LINE[status]]
+        for name, value in headers:
+            lines += (name, b": ", value, b"\r\n")
+        head = b"".join(lines)
+        if head.count(b"\n") != len(headers) + 1:
+            # A value that would be two headers: uvicorn says what is wrong with it.
+            return False
+        end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+        self.transport.write(b"".join((head, end, body)))
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
         return True
 
     def on_response_complete(self) -> None:

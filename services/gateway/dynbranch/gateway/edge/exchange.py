@@ -49,16 +49,22 @@ class Room(Protocol):
 class ClientSide:
     """What a connection lends the request that runs on it, beyond what ASGI can say.
 
-    ``write_now`` sends a part of the response's body at once, or returns False where that would have to wait.
+    ``write_now`` sends a part of the response's body at once, ``respond_now`` a whole response (status,
+    header pairs with its content-length, body); each returns False where that would have to wait.
     """
 
     KEY = "dynbranch.client_side"
     """Where it stands in the scope of a request."""
 
-    __slots__ = ("_call", "_has_left", "write_now")
+    __slots__ = ("_call", "_has_left", "respond_now", "write_now")
 
-    def __init__(self, write_now: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self,
+        write_now: Callable[[bytes], bool],
+        respond_now: Callable[[int, HeaderPairs, bytes], bool],
+    ) -> None:
         self.write_now = write_now
+        self.respond_now = respond_now
         self._call: Callable[[], None] | None = None
         self._has_left = False
 
@@ -293,8 +299,11 @@ class Exchange:
 
     async def respond(self, status: int, content_type: bytes, body: bytes, headers: HeaderPairs) -> None:
         """A whole response at once."""
-        framing = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
-        await self.start(status, framing + headers)
+        framing = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *headers]
+        if not self.started and self._side is not None and self._side.respond_now(status, framing, body):
+            self.status, self.finished, self.last_sent = status, True, self.clock.now()
+            return
+        await self.start(status, framing)
         await self.finish(body)
 
     async def respond_error(self, error: ErrorResponse, headers: HeaderPairs) -> None:
