@@ -52,11 +52,22 @@ def demo(
     threads: Threads = 0,
     routing: Annotated[int | None, typer.Option(min=1, help="So many routing records; else all.")] = None,
     questions: Annotated[int | None, typer.Option(min=1, help="So many questions; else all.")] = None,
+    branches: Annotated[
+        bool, typer.Option(help="Also four workflows with decisions, with and without running ahead.")
+    ] = True,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(help="Only one workflow, without and with branches, as an SVG picture.", dir_okay=False),
+    ] = None,
 ) -> None:
-    """The main job on real input with a real small model; prints a table and ends."""
-    from dynbranch.cli.stack_commands import run_and_show_demo
+    """The main job on real input with a real small model; prints tables and ends."""
+    from dynbranch.cli.stack_commands import draw_timeline, run_and_show_demo
+    from dynbranch.demo.run import Size
 
-    run_and_show_demo(json, state_dir, threads, routing, questions)
+    if timeline is not None:
+        draw_timeline(timeline, state_dir)
+        return
+    run_and_show_demo(json, state_dir, threads, Size(routing, questions), branches=branches)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
@@ -12,10 +13,22 @@ from pathlib import Path
 import typer
 from dynbranch.cli.endings import failures_explained, stops_on_signals
 from dynbranch.cli.failures import CliFailure
+from dynbranch.demo.branch_runs import (
+    SHORT,
+    SHOWN_ARMS,
+    BranchesFailed,
+    arms_table,
+    figures_of,
+    one_with_spans,
+    problems_of,
+    run_branches,
+)
+from dynbranch.demo.flows import SUB_AGENTS
 from dynbranch.demo.harness import models
 from dynbranch.demo.run import TRACE_FILE, Size, run_demo
-from dynbranch.demo.show import ProgressWatcher, print_report
+from dynbranch.demo.show import ProgressWatcher, print_branches, print_report, progress_bar
 from dynbranch.demo.stack import TEMPLATES, Stack, StackOptions, default_state_dir
+from dynbranch.demo.timeline import bars_of, timeline_svg
 from dynbranch.demo.tracefile import TraceReceiver, read_spans
 from dynbranch.demo.tracetree import trace_tree
 from rich.console import Console
@@ -40,23 +53,66 @@ class UpOptions:
 
 
 def run_and_show_demo(
-    json_file: Path | None, state_dir: Path | None, threads: int, routing: int | None, questions: int | None
+    json_file: Path | None, state_dir: Path | None, threads: int, size: Size, *, branches: bool
 ) -> None:
     """Exits with 1 when a result differs from the floor's or anything else did not hold."""
     console = Console()
     options = StackOptions(state_dir=state_dir or default_state_dir(), threads=threads)
     console.print(f"Logs, traces and data: {options.state_dir}", soft_wrap=True, highlight=False)
     with stops_on_signals(), failures_explained(), ProgressWatcher(console) as watcher:
-        report = run_demo(options, size=Size(routing, questions), watcher=watcher)
+        report = run_demo(options, size=size, watcher=watcher)
     print_report(report, console)
     if report.trace_id:
         console.print("One question, as the services saw it:")
         console.print(trace_tree(read_spans(Path(report.traces)), report.trace_id))
+    document, problems = report.as_json(), list(report.problems())
+    if branches:
+        document["branches"], wrong = _run_and_show_branches(console, options.state_dir)
+        problems += wrong
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(report.as_json(), indent=1, ensure_ascii=False) + "\n")
+        json_file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         console.print(f"Also as data: {json_file}", soft_wrap=True, highlight=False)
-    if report.problems():
+    if problems:
+        raise typer.Exit(1)
+
+
+def _run_and_show_branches(console: Console, state_dir: Path) -> tuple[dict[str, object], list[str]]:
+    """The figures, and what did not hold."""
+    with stops_on_signals(), failures_explained(), progress_bar(console) as progress:
+        task = progress.add_task("branches", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            progress.update(task, description=what[:80], completed=done, total=total or None)
+
+        try:
+            runs, rewritten = asyncio.run(
+                run_branches(tell, SHORT, arms=SHOWN_ARMS, folder=state_dir / "branches")
+            )
+        except BranchesFailed as failure:
+            raise CliFailure(str(failure), f"Logs: {state_dir}") from None
+    figures = figures_of(runs, rewritten)
+    print_branches(arms_table(runs, SHOWN_ARMS), figures, console)
+    return {key: figure.as_json() for key, figure in figures.items()}, list(problems_of(figures))
+
+
+def draw_timeline(picture: Path, state_dir: Path | None) -> None:
+    """One workflow, floor beside running ahead."""
+    console = Console()
+    folder = state_dir or default_state_dir()
+    with stops_on_signals(), failures_explained(), console.status("starting the services") as status:
+        try:
+            floor, ahead, spans = asyncio.run(
+                one_with_spans(SUB_AGENTS, 0, folder, lambda what, _done, _total: status.update(what))
+            )
+        except BranchesFailed as failure:
+            raise CliFailure(str(failure), f"Logs: {folder}") from None
+    title = f"{SUB_AGENTS}: {floor.latency_ms / 1e3:.1f} s → {ahead.latency_ms / 1e3:.1f} s"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    picture.write_text(timeline_svg(bars_of(floor, ahead, spans), title), encoding="utf-8")
+    same = "the same to the byte" if ahead.equals(floor) else "NOT the same"
+    console.print(f"{title}; results are {same}. {picture}", soft_wrap=True, highlight=False)
+    if not ahead.equals(floor):
         raise typer.Exit(1)
 
 

@@ -40,12 +40,14 @@ from dynbranch.demo.playing import AHEAD, Played, Player, Step
 from dynbranch.demo.rehearsal import performances
 from dynbranch.demo.run import EDITION
 from dynbranch.demo.stack import Stack, StackOptions
+from dynbranch.demo.tracefile import SeenSpan, TraceReceiver
 
 PAUSE_MEDIAN_S = 2.7
 PAUSE_SIGMA = 0.5
 SEED = 20
 KINDS = (ROUTING_CHAIN, REACT, SUB_AGENTS, MENUS)
 ARMS = (FLOOR, REUSE_ONLY, AHEAD_ONLY, BOTH, WRONG)
+SHOWN_ARMS = (FLOOR, REUSE_ONLY, AHEAD_ONLY, BOTH)
 REUSED = frozenset({"hit", "joined"}) | AHEAD
 _TIMEOUT_S = 30.0
 _LOOK_S = 0.2
@@ -72,6 +74,7 @@ class Size:
     """At most in a person's pause; in a decode's window the templates say one."""
 
 
+SHORT = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, simulated=0)
 QUICK = Size({ROUTING_CHAIN: 2, REACT: 1, SUB_AGENTS: 1, MENUS: 2}, simulated=3)
 
 
@@ -102,16 +105,7 @@ async def run_branches(
     with nullcontext(folder) if folder else TemporaryDirectory(prefix="dynbranch-") as name:
         folder = Path(name)
         write_templates(folder / "templates", arms)
-        options = StackOptions(
-            state_dir=folder / "stack",
-            engines=2,
-            threads=1,
-            floor_gateway=True,
-            unforeseeing_gateway=True,
-            templates=folder / "templates",
-            policy="static",
-            settings={"DYNBRANCH_CONTROLLER_FILLS": str(size.fills)},
-        )
+        options = _options(folder, size)
         tell("starting the services", 0, 0)
         stack = Stack(options)
         stack.start()
@@ -123,6 +117,48 @@ async def run_branches(
                 return await session.run(tell, size)
         finally:
             await asyncio.to_thread(stack.stop)
+
+
+async def one_with_spans(
+    kind: str, place: int, folder: Path, tell: Tell
+) -> tuple[Played, Played, list[SeenSpan]]:
+    """A record with DynBranch disabled, then running ahead with the spans of it. As ``run_branches``."""
+    arms = (FLOOR, AHEAD_ONLY)
+    write_templates(folder / "templates", arms)
+    with TraceReceiver(folder / "traces.jsonl") as receiver:
+        options = _options(folder, Size(), receiver.endpoint)
+        tell("starting the services", 0, 0)
+        stack = Stack(options)
+        stack.start()
+        try:
+            await asyncio.to_thread(stack.wait_ready)
+            async with AsyncExitStack() as owned:
+                session = Session(stack, models(stack.url)[0], arms)
+                await session.open(owned)
+                await session.warm(tell)
+                tell("one workflow, twice", 0, 0)
+                floor = await session.one(FLOOR, kind, place, "m")
+                ahead = await session.one(AHEAD_ONLY, kind, place, "m")
+        finally:
+            # What has not ended ends now: only then are all spans told.
+            await asyncio.to_thread(stack.stop)
+        began_ns = ahead.played.began_unix_ms * 1e6
+        spans = [span for span in receiver.spans() if span.start_ns >= began_ns]
+    return floor.played, ahead.played, spans
+
+
+def _options(folder: Path, size: Size, traces: str = "") -> StackOptions:
+    return StackOptions(
+        state_dir=folder / "stack",
+        engines=2,
+        threads=1,
+        floor_gateway=True,
+        unforeseeing_gateway=True,
+        templates=folder / "templates",
+        policy="static",
+        settings={"DYNBRANCH_CONTROLLER_FILLS": str(size.fills)},
+        traces_endpoint=traces,
+    )
 
 
 class Session:
@@ -144,28 +180,26 @@ class Session:
 
     async def run(self, tell: Tell, size: Size) -> tuple[list[Run], list[Rewritten]]:
         todo = list(_interleaved(size.records))
-        await self._warm(tell)
+        await self.warm(tell)
         runs: list[Run] = []
         for number, (kind, place) in enumerate(todo):
             arms = [arm for arm in self._arms if arm is not WRONG or kind in WRONG_KINDS]
             for arm in in_turns(arms, number):
                 tell(f"{kind}, {arm.title}", number, len(todo))
-                runs.append(await self._one(arm, kind, place, "m"))
+                runs.append(await self.one(arm, kind, place, "m"))
                 self._stack.check()
         return runs, await self._after_writes(tell, runs)
 
-    async def _warm(self, tell: Tell) -> None:
+    async def warm(self, tell: Tell) -> None:
         """Every way, and the templates at the gateway. The record is none of those that are measured."""
         tell("warming up", 0, 0)
         for number in range(20):
-            found = [
-                await self._one(arm, ROUTING_CHAIN, -1, f"warm{number}", at_most=3) for arm in self._arms
-            ]
+            found = [await self.one(arm, ROUTING_CHAIN, -1, f"warm{number}", at_most=3) for arm in self._arms]
             if all(run.branches for run in found if run.arm.way is Way.FORESEEING):
                 return
         raise BranchesFailed("no branch opens")
 
-    async def _one(self, arm: Arm, kind: str, place: int, label: str, *, at_most: int = 1000) -> Run:
+    async def one(self, arm: Arm, kind: str, place: int, label: str, *, at_most: int = 1000) -> Run:
         """``at_most`` requests of it."""
         performance = [one for one in performances(self._model) if one.workflow_type == kind][place]
         workflow = f"{label}-{arm.name}-{kind}-{performance.record}"
@@ -219,8 +253,8 @@ class Session:
     async def _again(self, kind: str, record: str) -> Rewritten:
         of_kind = [one.record for one in performances(self._model) if one.workflow_type == kind]
         place = of_kind.index(record)
-        served = await self._one(BOTH, kind, place, "again")
-        right = await self._one(FLOOR, kind, place, "again")
+        served = await self.one(BOTH, kind, place, "again")
+        right = await self.one(FLOOR, kind, place, "again")
         return Rewritten(served.played, right.played)
 
 
@@ -333,6 +367,14 @@ def _turns_ms(played: Played) -> list[float]:
 def _less(figure: Figure) -> Figure:
     """A ratio as a reduction."""
     return Figure(1 - figure.value, 1 - figure.ci_high, 1 - figure.ci_low, figure.n)
+
+
+def problems_of(figures: Mapping[str, Figure]) -> Iterator[str]:
+    """What did not hold, for a person."""
+    if figures["byte_equal_share"].value != 1.0:
+        yield "a result differs from the floor's"
+    if figures["unsafe_splices"].value:
+        yield "a result was reused that executing would not have given"
 
 
 def arms_table(runs: Sequence[Run], arms: Sequence[Arm] = ARMS) -> list[list[str]]:

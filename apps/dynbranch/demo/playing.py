@@ -53,6 +53,7 @@ class Played:
     steps: tuple[Step, ...]
     whole_ms: float
     pauses_ms: float = 0.0
+    began_unix_ms: float = 0.0
 
     @property
     def latency_ms(self) -> float:
@@ -119,7 +120,7 @@ class Player:
             sent["authorization"] = f"Bearer {key or self._key}"
         steps: list[Step] = []
         pauses_s = 0.0
-        begin = time.perf_counter()
+        began_unix_ms, begin = time.time() * 1e3, time.perf_counter()
         try:
             ask = next(performance.flow)
             while len(steps) < at_most:
@@ -140,6 +141,7 @@ class Player:
             tuple(steps),
             whole_ms,
             pauses_s * 1e3,
+            began_unix_ms,
         )
 
     async def _ask(self, ask: Ask, headers: Mapping[str, str], begin: float) -> Step:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from dynbranch.demo.measures import Figure
 from dynbranch.demo.report import Arm, Report
 from dynbranch.demo.run import Watcher
 from rich.box import SIMPLE_HEAD
@@ -92,6 +94,34 @@ def print_report(report: Report, console: Console) -> None:
             "[bold green]✓[/bold green] Every result equalled the floor's: text, reasoning, tool calls, "
             "finish and token counts. Nothing stale was served, and what the writes did not touch still hit."
         )
+
+
+def print_branches(rows: Sequence[Sequence[str]], figures: Mapping[str, Figure], console: Console) -> None:
+    """Mean seconds of a workflow, and of the other ways what they take of it."""
+    headings, *others = rows
+    table = Table(
+        title="Workflows that decide as they go: mean time, and the other ways over it (95 % interval)",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column(headings[0], no_wrap=True)
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right")
+    for row in others:
+        table.add_row(*row)
+    console.print(table)
+    equal, unsafe, finished = (
+        figures[key] for key in ("byte_equal_share", "unsafe_splices", "finished_at_demand_share")
+    )
+    good = equal.value == 1.0 and not unsafe.value
+    mark = "[bold green]✓[/bold green]" if good else "[bold red]✗[/bold red]"
+    console.print(
+        f"{mark} {equal.value * equal.n:.0f} of {equal.n} workflows equalled the floor's to the byte; "
+        f"{unsafe.value:.0f} of {unsafe.n} reused results were wrong; of {finished.n} that ran ahead and "
+        f"were asked for, {finished.value * finished.n:.0f} were ready by then."
+    )
 
 
 def _arms(report: Report) -> Table:

@@ -30,7 +30,7 @@ COMMAND = (sys.executable, "-m", "dynbranch.cli.main")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, list[SeenSpan]]:
     """One run at reduced size: its data, its output, its spans."""
     folder = tmp_path_factory.mktemp("demo")
-    size = ("--routing", "2", "--questions", "3")
+    size = ("--routing", "2", "--questions", "3", "--no-branches")
     done = subprocess.run(
         (*COMMAND, "demo", "--json", str(folder / "demo.json"), "--state-dir", str(folder / "state"), *size),
         capture_output=True,
