@@ -12,6 +12,7 @@ import pytest_asyncio
 from dynbranch.clients.csl import GrpcCsl
 from dynbranch.clients.engine_agent import GrpcEngineAgent
 from dynbranch.clients.ports import Unreachable
+from dynbranch.csl import conversing as store_conversing
 from dynbranch.domain.engine import Completed, GenerationEvents
 from dynbranch.domain.errors import Conflict, NotFound
 from dynbranch.domain.ids import DemandId, GenerationId, Name
@@ -22,6 +23,7 @@ from dynbranch.engine_agent.server import service
 from dynbranch.runtime.chance import new_id
 from dynbranch.runtime.clock import SystemClock
 from dynbranch.runtime.server import GrpcServer
+from dynbranch.runtime.tasks import Tasks
 from dynbranch.v1 import csl_pb2 as pb
 from dynbranch.v1.csl_pb2_grpc import CslServiceServicer, add_CslServiceServicer_to_server
 from unit.engine_agent.samples import chat_order
@@ -238,3 +240,29 @@ async def test_a_store_that_hangs_is_waited_for_once_by_all() -> None:
     assert store.streams == 2
     await client.close()
     await server.stop(0)
+
+
+async def test_a_small_answer_of_the_store_waits_for_one_large_one_at_most() -> None:
+    sent: list[list[int]] = []
+    gate = asyncio.Event()
+
+    async def serve(ask: pb.StoreAsk) -> pb.StoreAnswer:
+        payload = b"x" * (store_conversing.LARGE_BYTES + 1 if ask.call < 10 else 1)
+        return pb.StoreAnswer(demand=pb.DemandResponse(hit=pb.Hit(payload=payload)))
+
+    async def write(message: Any) -> None:
+        sent.append([answer.call for answer in message.answers])
+        await gate.wait()
+
+    async def asks() -> AsyncIterator[Any]:
+        yield pb.CslServiceConverseRequest(asks=[pb.StoreAsk(call=call) for call in (1, 2, 3)])
+        await until(lambda: sent)
+        yield pb.CslServiceConverseRequest(asks=[pb.StoreAsk(call=call) for call in (10, 11)])
+
+    async with Tasks() as tasks:
+        conversation = store_conversing.Conversation(serve, write, tasks)
+        tasks.spawn(conversation.speak(), name="said")
+        await conversation.listen(asks())
+        gate.set()
+        await until(lambda: sum(map(len, sent)) == 5)
+    assert sent == [[1], [10, 11], [2], [3]]

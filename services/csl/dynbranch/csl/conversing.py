@@ -1,9 +1,13 @@
-"""Many demands and commits on one stream: whatever was answered at one moment travels in one message."""
+"""Many demands and commits on one stream: whatever was answered at one moment travels in one message.
+
+A large answer travels alone, and none waits for more than one of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -19,6 +23,7 @@ Serve = Callable[[pb.StoreAsk], Awaitable[pb.StoreAnswer]]
 """Answers one ask. Raises DomainError."""
 
 MAX_MESSAGE_BYTES = 2**20
+LARGE_BYTES = 2**16
 MAX_WAITING = 10_000
 
 
@@ -32,6 +37,7 @@ class Conversation:
         self._write = write
         self._tasks = tasks
         self._answers: list[pb.StoreAnswer] = []
+        self._large: deque[pb.StoreAnswer] = deque()
         self._some = asyncio.Event()
 
     async def listen(self, messages: AsyncIterator[pb.CslServiceConverseRequest]) -> None:
@@ -51,7 +57,7 @@ class Conversation:
             _log.exception("a bug ended a call")
             answer = pb.StoreAnswer(error=call_error_of(None))
         answer.call = ask.call
-        self._answers.append(answer)
+        (self._answers if answer.ByteSize() <= LARGE_BYTES else self._large).append(answer)
         self._some.set()
 
     async def speak(self) -> None:
@@ -59,8 +65,11 @@ class Conversation:
         while True:
             await self._some.wait()
             self._some.clear()
-            while self._answers:
-                await self._write(pb.CslServiceConverseResponse(answers=self._next_answers()))
+            while self._answers or self._large:
+                if self._answers:
+                    await self._write(pb.CslServiceConverseResponse(answers=self._next_answers()))
+                if self._large:
+                    await self._write(pb.CslServiceConverseResponse(answers=[self._large.popleft()]))
 
     def _next_answers(self) -> list[pb.StoreAnswer]:
         """As many as one message should hold."""
