@@ -67,15 +67,15 @@ class Size:
     """Records of each kind on the real model, and of routing on simulated engines."""
 
     records: Mapping[str, int] = field(
-        default_factory=lambda: {ROUTING_CHAIN: 6, REACT: 5, SUB_AGENTS: 5, MENUS: 6}
+        default_factory=lambda: {ROUTING_CHAIN: 6, REACT: 4, SUB_AGENTS: 4, MENUS: 5}
     )
-    simulated: int = 12
+    simulated: int = 10
     fills: int = 3
     """At most in a person's pause; in a decode's window the templates say one."""
 
 
 SHORT = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, simulated=0)
-QUICK = Size({ROUTING_CHAIN: 2, REACT: 1, SUB_AGENTS: 1, MENUS: 2}, simulated=3)
+QUICK = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, simulated=2)
 
 
 @dataclass(frozen=True, slots=True)

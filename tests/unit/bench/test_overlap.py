@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from dynbranch.bench.overlap import TEMPLATE, Durations, Pair, figures_of
 from dynbranch.rendering.reading import parse_template
 
