@@ -30,7 +30,7 @@ def find(gateway: str | None, *, here: Path | None = None, environ: Mapping[str,
         return Place(named.rstrip("/") if "://" in named else f"http://{named.rstrip('/')}")
     for place in running(here or Path.cwd()):
         return place
-    raise CliFailure("no stack runs that was started here", _ADVICE)
+    raise CliFailure("no stack runs that was started here and keeps its state below ./var", _ADVICE)
 
 
 def running(here: Path) -> Iterator[Place]:

@@ -18,7 +18,9 @@ def settings_of(service: str) -> list[dict[str, str]]:
     """Raises CliFailure for what is no service."""
     name = service.replace("-", "_")
     if name not in SERVICES:
-        raise CliFailure(f"there is no service {service}", f"The services are {', '.join(SERVICES)}.")
+        raise CliFailure(
+            f"there is no service {service}", f"The services are {', '.join(SERVICES).replace('_', '-')}."
+        )
     module = import_module(f"dynbranch.{name}.config")
     kinds = [kind for kind in vars(module).values() if _is_settings(kind)]
     (model,) = kinds

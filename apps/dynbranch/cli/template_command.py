@@ -82,7 +82,9 @@ def _template(file: Path) -> Template:
         return load_template(file).template
     except DomainError as error:
         raise CliFailure(error.message, error.advice) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise CliFailure(f"{file} can not be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise CliFailure(f"{file} can not be read: {error}") from None
 
 
@@ -91,7 +93,9 @@ def _traffic(file: Path) -> list[Exchange]:
         return read_traffic(file)
     except TrafficInvalid as error:
         raise CliFailure(str(error), "docs/templates.md describes a line of traffic.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise CliFailure(f"{file} can not be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise CliFailure(f"{file} can not be read: {error}") from None
 
 

@@ -193,7 +193,10 @@ def _not_reusable(template: str | None, texts: list[str], known: bool, given: Gi
     if VOUCHED_TEMPLATE in given.facts:
         return ""
     if template is None and not known:
-        return "the chat template can not be examined; vouch for it with a fingerprint fact chat_template=..."
+        return (
+            "the chat template can not be examined; vouch for it with "
+            "DYNBRANCH_ENGINE_AGENT_FINGERPRINT_FACTS=chat_template=..."
+        )
     return clock_reason(template or "", texts, given.now)
 
 
@@ -201,7 +204,10 @@ def _unknown_weights(flavour: Flavour, facts: Mapping[str, str]) -> str:
     """``facts`` hold no ``instance`` that merely names the server: it would say nothing of its weights."""
     if flavour in TELLS_ITS_PROCESS or not {"weights", "instance"}.isdisjoint(facts):
         return ""
-    return "the weights can not be told, nor when they change; vouch with a fingerprint fact weights=..."
+    return (
+        "the weights can not be told, nor when they change; vouch for them with "
+        "DYNBRANCH_ENGINE_AGENT_FINGERPRINT_FACTS=weights=..."
+    )
 
 
 async def _equivalences(renderer: _Renderer) -> frozenset[str]:

@@ -47,7 +47,8 @@ class BranchEndpoints:
         self._tenants.operator(exchange.headers)
         if not _BRANCH_ID.fullmatch(id_text.lower()):
             message = (
-                "A branch's id is an even number of hexadecimal digits: /dynbranch/v1/branches lists them."
+                "A branch's id is an even number of hexadecimal digits: /dynbranch/v1/branches lists them, "
+                "as does 'dynbranch inspect branch'."
             )
             raise ApiError(400, message, code="invalid_branch", param="branch")
         branch = BranchId(bytes.fromhex(id_text))

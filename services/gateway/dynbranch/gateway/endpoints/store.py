@@ -101,7 +101,8 @@ class StoreEndpoints:
         """What stands under a name, why, and why earlier ones went. A name may be any tenant's."""
         self._tenants.operator(exchange.headers)
         if not _NAME.fullmatch(name_text.lower()):
-            raise ApiError(400, "A name is 64 hexadecimal digits.", code="invalid_name", param="name")
+            message = "A name is 64 hexadecimal digits: 'explain' tells it, and answers by x-dynbranch-name."
+            raise ApiError(400, message, code="invalid_name", param="name")
         inspection = await self._inspect(Name(bytes.fromhex(name_text)))
         if inspection.entry is None and not inspection.history and not inspection.live:
             raise ApiError(404, "Nothing is or was stored under this name.", code="unknown_name")
