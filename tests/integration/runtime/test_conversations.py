@@ -11,10 +11,11 @@ import pytest
 import pytest_asyncio
 from dynbranch.clients.csl import GrpcCsl
 from dynbranch.clients.engine_agent import GrpcEngineAgent
+from dynbranch.clients.errors import meaning_of
 from dynbranch.clients.ports import Unreachable
 from dynbranch.csl import conversing as store_conversing
 from dynbranch.domain.engine import Completed, GenerationEvents
-from dynbranch.domain.errors import Conflict, NotFound
+from dynbranch.domain.errors import Conflict, NotFound, NotReady
 from dynbranch.domain.ids import DemandId, GenerationId, Name
 from dynbranch.domain.reuse import PURE, Demand, GenerationRef, Identity, Miss
 from dynbranch.engine_agent import conversing
@@ -266,3 +267,32 @@ async def test_a_small_answer_of_the_store_waits_for_one_large_one_at_most() -> 
         gate.set()
         await until(lambda: sum(map(len, sent)) == 5)
     assert sent == [[1], [10, 11], [2], [3]]
+
+
+async def test_what_the_store_keeps_for_one_who_does_not_read_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = 2 * store_conversing.LARGE_BYTES
+    monkeypatch.setattr(store_conversing, "MAX_UNSENT_BYTES", 4 * large)
+    monkeypatch.setattr(store_conversing, "MAX_WAITING", 5)
+    gate, sent = asyncio.Event(), []
+
+    async def serve(ask: pb.StoreAsk) -> pb.StoreAnswer:
+        return pb.StoreAnswer(demand=pb.DemandResponse(hit=pb.Hit(payload=b"x" * large)))
+
+    async def write(message: Any) -> None:
+        await gate.wait()
+        sent.extend(message.answers)
+
+    async def asks() -> AsyncIterator[Any]:
+        for call in range(20):
+            yield pb.CslServiceConverseRequest(asks=[pb.StoreAsk(call=call)])
+
+    async with Tasks() as tasks:
+        conversation = store_conversing.Conversation(serve, write, tasks)
+        tasks.spawn(conversation.speak(), name="said")
+        await conversation.listen(asks())
+        gate.set()
+        await until(lambda: len(sent) == 8)
+    told = [meaning_of(answer.error) for answer in sent if answer.HasField("error")]
+    assert len(told) == 5 and all(isinstance(one, NotReady) for one in told)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
-from dynbranch.domain.errors import DomainError
+from dynbranch.domain.errors import DomainError, NotReady
 from dynbranch.runtime.error_status import call_error_of
 from dynbranch.runtime.tasks import Tasks
 from dynbranch.v1 import csl_pb2 as pb
@@ -24,6 +24,9 @@ Serve = Callable[[pb.StoreAsk], Awaitable[pb.StoreAnswer]]
 
 MAX_MESSAGE_BYTES = 2**20
 LARGE_BYTES = 2**16
+MAX_UNSENT_BYTES = 2**26
+"""Of large answers. A caller that reads so slowly has ceased to wait for most of them."""
+
 MAX_WAITING = 10_000
 
 
@@ -38,6 +41,7 @@ class Conversation:
         self._tasks = tasks
         self._answers: list[pb.StoreAnswer] = []
         self._large: deque[pb.StoreAnswer] = deque()
+        self._large_bytes = 0
         self._some = asyncio.Event()
 
     async def listen(self, messages: AsyncIterator[pb.CslServiceConverseRequest]) -> None:
@@ -57,8 +61,20 @@ class Conversation:
             _log.exception("a bug ended a call")
             answer = pb.StoreAnswer(error=call_error_of(None))
         answer.call = ask.call
-        (self._answers if answer.ByteSize() <= LARGE_BYTES else self._large).append(answer)
+        self._put(answer)
         self._some.set()
+
+    def _put(self, answer: pb.StoreAnswer) -> None:
+        size = answer.ByteSize()
+        if size > LARGE_BYTES:
+            if self._large_bytes + size <= MAX_UNSENT_BYTES:
+                self._large.append(answer)
+                self._large_bytes += size
+                return
+            answer = pb.StoreAnswer(call=answer.call, error=call_error_of(_not_read()))
+        # Of what is beyond these the callers' deadlines tell them.
+        if len(self._answers) < MAX_WAITING:
+            self._answers.append(answer)
 
     async def speak(self) -> None:
         """Runs until cancelled."""
@@ -69,7 +85,9 @@ class Conversation:
                 if self._answers:
                     await self._write(pb.CslServiceConverseResponse(answers=self._next_answers()))
                 if self._large:
-                    await self._write(pb.CslServiceConverseResponse(answers=[self._large.popleft()]))
+                    large = self._large.popleft()
+                    self._large_bytes -= large.ByteSize()
+                    await self._write(pb.CslServiceConverseResponse(answers=[large]))
 
     def _next_answers(self) -> list[pb.StoreAnswer]:
         """As many as one message should hold."""
@@ -81,6 +99,12 @@ class Conversation:
                 self._answers = answers[count:]
                 return answers[:count]
         return answers
+
+
+def _not_read() -> NotReady:
+    return NotReady(
+        "answers_not_read", f"{MAX_UNSENT_BYTES} bytes of answers wait to be read", advice="execute instead"
+    )
 
 
 async def converse(
