@@ -27,14 +27,15 @@ def measure(tell: Tell, *, quick: bool = False, size: Size | None = None) -> Mea
     """Raises BenchFailed."""
     size = size or (QUICK if quick else Size())
     try:
-        runs, rewritten = asyncio.run(run_branches(tell, size))
+        seen = asyncio.run(run_branches(tell, size))
     except BranchesFailed as failure:
         raise BenchFailed(str(failure)) from failure
     simulated = asyncio.run(two_engines(tell, size.simulated))
-    figures = {**figures_of(runs, rewritten), **simulated.figures}
+    figures = {**figures_of(seen), **simulated.figures}
     raw = {
-        "model": [_as_json(run) for run in runs],
-        "after_writes": [one.served.equals(one.right) for one in rewritten],
+        "model": [_as_json(run) for run in seen.runs],
+        "lost": [_branch_as_json(one) for one in seen.lost],
+        "after_writes": [one.served.equals(one.right) for one in seen.rewritten],
         "two_engines": simulated.raw,
         "settings": {
             "pause_median_s": PAUSE_MEDIAN_S,
@@ -46,7 +47,7 @@ def measure(tell: Tell, *, quick: bool = False, size: Size | None = None) -> Mea
             "threads": 1,
         },
     }
-    return Measured(figures, raw, tuple(problems_of(figures)), _table(runs))
+    return Measured(figures, raw, tuple(problems_of(figures)), _table(seen.runs))
 
 
 def _table(runs: Sequence[Run]) -> tuple[tuple[str, ...], ...]:

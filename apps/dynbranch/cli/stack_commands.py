@@ -86,13 +86,11 @@ def _run_and_show_branches(console: Console, state_dir: Path) -> tuple[dict[str,
             progress.update(task, description=what[:80], completed=done, total=total or None)
 
         try:
-            runs, rewritten = asyncio.run(
-                run_branches(tell, SHORT, arms=SHOWN_ARMS, folder=state_dir / "branches")
-            )
+            seen = asyncio.run(run_branches(tell, SHORT, arms=SHOWN_ARMS, folder=state_dir / "branches"))
         except BranchesFailed as failure:
             raise CliFailure(str(failure), f"Logs: {state_dir}") from None
-    figures = figures_of(runs, rewritten)
-    print_branches(arms_table(runs, SHOWN_ARMS), figures, console)
+    figures = figures_of(seen)
+    print_branches(arms_table(seen.runs, SHOWN_ARMS), figures, console)
     return {key: figure.as_json() for key, figure in figures.items()}, list(problems_of(figures))
 
 

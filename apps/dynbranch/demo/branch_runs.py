@@ -35,9 +35,10 @@ from dynbranch.demo.branch_arms import (
 )
 from dynbranch.demo.flows import MENUS, REACT, ROUTING_CHAIN, SUB_AGENTS
 from dynbranch.demo.harness import models
+from dynbranch.demo.losers import LOSERS, losing, write_losers
 from dynbranch.demo.measures import Figure, exact, median, ratio, share
 from dynbranch.demo.playing import AHEAD, Played, Player, Step
-from dynbranch.demo.rehearsal import performances
+from dynbranch.demo.rehearsal import Performance, performances
 from dynbranch.demo.run import EDITION
 from dynbranch.demo.stack import Stack, StackOptions
 from dynbranch.demo.tracefile import SeenSpan, TraceReceiver
@@ -70,12 +71,14 @@ class Size:
         default_factory=lambda: {ROUTING_CHAIN: 6, REACT: 4, SUB_AGENTS: 4, MENUS: 5}
     )
     simulated: int = 10
+    losers: int = 10
+    """Decisions that lose every fill of theirs."""
     fills: int = 3
     """At most in a person's pause; in a decode's window the templates say one."""
 
 
-SHORT = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, simulated=0)
-QUICK = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, simulated=2)
+SHORT = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, simulated=0, losers=0)
+QUICK = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, simulated=2, losers=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +101,23 @@ class Rewritten:
 # -- the real model ----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """``lost`` are the branches of decisions that lose every fill."""
+
+    runs: tuple[Run, ...]
+    rewritten: tuple[Rewritten, ...]
+    lost: tuple[Mapping[str, Any], ...] = ()
+
+
 async def run_branches(
     tell: Tell, size: Size, *, arms: tuple[Arm, ...] = ARMS, folder: Path | None = None
-) -> tuple[list[Run], list[Rewritten]]:
+) -> Seen:
     """With a stack of its own. Raises BranchesFailed, ProcessDied, StartTimedOut and what players raise."""
     with nullcontext(folder) if folder else TemporaryDirectory(prefix="dynbranch-") as name:
         folder = Path(name)
         write_templates(folder / "templates", arms)
+        write_losers(folder / "templates")
         options = _options(folder, size)
         tell("starting the services", 0, 0)
         stack = Stack(options)
@@ -178,7 +191,7 @@ class Session:
         ):
             self._players[way] = await owned.enter_async_context(Player(url))
 
-    async def run(self, tell: Tell, size: Size) -> tuple[list[Run], list[Rewritten]]:
+    async def run(self, tell: Tell, size: Size) -> Seen:
         todo = list(_interleaved(size.records))
         await self.warm(tell)
         runs: list[Run] = []
@@ -188,7 +201,8 @@ class Session:
                 tell(f"{kind}, {arm.title}", number, len(todo))
                 runs.append(await self.one(arm, kind, place, "m"))
                 self._stack.check()
-        return runs, await self._after_writes(tell, runs)
+        rewritten = await self._after_writes(tell, runs)
+        return Seen(tuple(runs), tuple(rewritten), tuple(await self._losers(tell, size.losers)))
 
     async def warm(self, tell: Tell) -> None:
         """Every way, and the templates at the gateway. The record is none of those that are measured."""
@@ -232,6 +246,16 @@ class Session:
         at = f"{self._stack.url}/dynbranch/v1/branches"
         listed = _json(f"{at}?workflow={quote(workflow, safe='')}")["data"]
         return [_json(f"{at}/{one['branch']}") for one in listed]
+
+    async def _losers(self, tell: Tell, count: int) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = []
+        for number in range(count):
+            tell("fills that are lost", number, count)
+            workflow = f"losers-{number}"
+            performance = Performance(LOSERS, str(number), losing(self._model, number))
+            await self._players[Way.FORESEEING].play(performance, workflow_id=workflow, key=workflow)
+            found += await self._idle(workflow)
+        return found
 
     async def _after_writes(self, tell: Tell, runs: Sequence[Run]) -> list[Rewritten]:
         """Write a passage that each of two questions read, and ask the questions again."""
@@ -293,7 +317,8 @@ def _json(url: str, *, method: str = "GET", body: Mapping[str, Any] | None = Non
 # -- figures -----------------------------------------------------------------------------------------------
 
 
-def figures_of(runs: Sequence[Run], rewritten: Sequence[Rewritten]) -> dict[str, Figure]:
+def figures_of(seen: Seen) -> dict[str, Figure]:
+    runs, rewritten = seen.runs, seen.rewritten
     floors = {_key(run): run.played for run in runs if run.arm is FLOOR}
     others = [run for run in runs if run.arm is not FLOOR]
     equal = [run.played.equals(floors[_key(run)]) for run in others]
@@ -302,7 +327,8 @@ def figures_of(runs: Sequence[Run], rewritten: Sequence[Rewritten]) -> dict[str,
     compared += [(one.served, one.right) for one in rewritten]
     reused = [pair for pair in _steps(compared) if pair[0].outcome in REUSED]
     ahead = [step.outcome for run in others for step in run.played.steps if step.outcome in AHEAD]
-    aborts = [ms for run in others for one in run.branches for ms in one["abort_confirmed_ms"]]
+    branches = [*seen.lost, *(one for run in others for one in run.branches)]
+    aborts = [ms for one in branches for ms in one["abort_confirmed_ms"]]
     turn = ratio(_pairs(runs, floors, AHEAD_ONLY, (MENUS,), _turns_ms))
     figures = {
         "byte_equal_share": share(sum(equal), len(equal)),

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from dynbranch.demo.branch_arms import AHEAD_ONLY, FLOOR, WRONG, WRONG_KINDS, write_templates
-from dynbranch.demo.branch_runs import ARMS, KINDS, Run, figures_of
+from dynbranch.demo.branch_runs import ARMS, KINDS, Run, Seen, figures_of
 from dynbranch.demo.flows import MENUS, ROUTING_CHAIN
+from dynbranch.demo.losers import TEMPLATE, losing
 from dynbranch.demo.playing import Played, Step
 from dynbranch.demo.rehearsal import performances
 from dynbranch.domain.template import WorkflowContext
@@ -52,7 +53,7 @@ def played(kind: str, *steps: Step) -> Played:
 def test_a_turn_is_from_the_pick_to_what_is_told() -> None:
     floor = played(MENUS, step("offer", "bypass", 50), step("act", "bypass", 60), step("tell", "bypass", 40))
     ahead = played(MENUS, step("offer", "miss", 50), step("act", "promoted", 5), step("tell", "adopted", 45))
-    figures = figures_of([Run(FLOOR, floor), Run(AHEAD_ONLY, ahead)], [])
+    figures = figures_of(Seen((Run(FLOOR, floor), Run(AHEAD_ONLY, ahead)), ()))
     assert figures["hci_turn_reduction_c1_off"].value == 0.5
     assert figures["finished_at_demand_share"].value == 0.5
     assert figures["byte_equal_share"].value == 1.0
@@ -62,6 +63,15 @@ def test_a_turn_is_from_the_pick_to_what_is_told() -> None:
 def test_a_reused_result_that_executing_would_not_have_given_is_counted() -> None:
     floor = played(ROUTING_CHAIN, step("route", "bypass", 10))
     ahead = played(ROUTING_CHAIN, step("route", "hit", 1, "another"))
-    figures = figures_of([Run(FLOOR, floor), Run(AHEAD_ONLY, ahead)], [])
+    figures = figures_of(Seen((Run(FLOOR, floor), Run(AHEAD_ONLY, ahead)), ()))
     assert figures["unsafe_splices"].value == 1
     assert figures["byte_equal_share"].value == 0.0
+
+
+def test_the_losers_template_is_one_and_reads_its_decision() -> None:
+    template = parse_template(TEMPLATE.replace("LONGEST", "9"), "losers.yaml")
+    ask = next(losing("m", 3))
+    arrived = Follower(template).arrived(WorkflowContext(), ask.stage, json.loads(ask.body))
+    assert arrived.context.inputs["offered"] == ["tea", "coffee"]
+    written = json.loads(JinjaRenderer(template).render("tell", arrived.context, "tea"))
+    assert written["messages"][0]["content"] == "Tell guest 3 all about tea."
