@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -71,6 +72,14 @@ class Fleet:
         """Every gateway has heard that nothing runs."""
         agents = (agent for door in self.doors for agent in door.gateway.directory.agents)
         return all(agent.load.in_flight == 0 for agent in agents)
+
+    async def has_reported(self) -> None:
+        """Every gateway has heard of every agent twice: the second report was made after this was asked."""
+        for _ in range(2):
+            agents = [agent for door in self.doors for agent in door.gateway.directory.agents]
+            before = [agent.heard_at for agent in agents]
+            while any(agent.heard_at <= at for agent, at in zip(agents, before, strict=True)):
+                await asyncio.sleep(0.005)
 
     def forget(self) -> None:
         for engine in self.engines:

@@ -48,7 +48,7 @@ async def test_a_conversation_stays_though_its_turns_come_through_two_gateways()
         for turn in range(6):
             said.append(f"{turn}: {LONG}")
             await fleet.doors[turn % 2].chat(*said)
-            await eventually(fleet.is_quiet)
+            await fleet.has_reported()
             said.append(f"answer {turn}: {LONG}")
         assert sorted(fleet.asked()) == [0, 0, 6]
 
