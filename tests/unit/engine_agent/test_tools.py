@@ -56,6 +56,7 @@ def test_urls_of_different_shapes_have_no_common_bypass(tmp_path: Path) -> None:
         ("tools: {'a b': {url: 'http://x'}}", "named"),
         ("tools: [", "tools.yaml"),
         ("", "tools.yaml"),
+        ("tools: {a: {url: 'http://h/a', max_result_bytes: 60000000}}", "less than or equal to"),
     ],
 )
 def test_a_wrong_tools_file_says_what_is_wrong(tmp_path: Path, text: str, complaint: str) -> None:

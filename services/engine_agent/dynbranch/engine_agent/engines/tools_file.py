@@ -31,7 +31,8 @@ class Tool(BaseModel):
     code_version: str = ""
     """Changes whenever the tool's code does: what an older version answered is not reused."""
     timeout_s: float = Field(default=60.0, gt=0)
-    max_result_bytes: int = Field(default=8 * 2**20, gt=0)
+    max_result_bytes: int = Field(default=8 * 2**20, gt=0, le=48 * 2**20)
+    """A larger one would not fit into one message, and end the stream that all calls share."""
 
     @field_validator("url")
     @classmethod
