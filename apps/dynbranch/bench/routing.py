@@ -127,12 +127,13 @@ def figures(runs: Sequence[Mapping[str, Any]], harmed: Sequence[Mapping[str, Any
 def _compared(
     fleet: Fleet, ways: Sequence[Way], workload: Workload, number: int, of: int, tell: Tell
 ) -> dict[str, Any]:
-    """One seed over every way."""
+    """One seed over every way, for each in a dialect of its own: gateways hear of one another's prompts, and
+    the engines forget between two ways."""
     found = {}
-    sent = arrivals(workload, model=MODEL, seed=_SEED + number)
     for way in turns(ways, number):
         tell(way.name, number, of)
         fleet.reset()
+        sent = arrivals(workload, model=MODEL, seed=_SEED + number, dialect=ways.index(way))
         found[way.name] = summary(asyncio.run(play(way, sent)), int(_WARM_SHARE * len(sent)))
     return {way.name: found[way.name] for way in ways}
 
@@ -143,7 +144,8 @@ def _harmed(fleet: Fleet, way: Way, number: int, of: int, tell: Tell) -> dict[st
     for what in turns(list(FAULTS), number):
         tell(f"one engine: {what}", number, of)
         fleet.reset()
-        sent = arrivals(GENTLE, model=MODEL, seed=2 * _SEED + number)
+        dialect = list(FAULTS).index(what)
+        sent = arrivals(GENTLE, model=MODEL, seed=2 * _SEED + number, dialect=dialect)
         found[what] = asyncio.run(_with_fault(fleet, way, sent, FAULTS[what]))
     return found
 

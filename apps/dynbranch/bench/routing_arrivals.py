@@ -56,6 +56,7 @@ class _Conversation:
 class _Writer:
     workload: Workload
     model: str
+    letters: str
     chance: random.Random
     instructions: list[str] = field(default_factory=list)
     popularity: list[float] = field(default_factory=list)
@@ -67,7 +68,7 @@ class _Writer:
             self.popularity.append((family + 1) ** -self.workload.zipf)
 
     def text(self, size_bytes: tuple[int, int]) -> str:
-        return "".join(self.chance.choices(_LETTERS, k=self.chance.randint(*size_bytes)))
+        return "".join(self.chance.choices(self.letters, k=self.chance.randint(*size_bytes)))
 
     def arrivals(self) -> Iterator[ArrivalAt]:
         at_s = 0.0
@@ -102,9 +103,10 @@ class _Writer:
         return new
 
 
-def arrivals(workload: Workload, *, model: str, seed: int) -> list[ArrivalAt]:
-    """Two seeds share no text."""
-    return list(_Writer(workload, model, random.Random(seed)).arrivals())
+def arrivals(workload: Workload, *, model: str, seed: int, dialect: int = 0) -> list[ArrivalAt]:
+    """Two seeds share no text, and neither do two dialects of one seed: the same arrivals in other letters."""
+    letters = _LETTERS[dialect:] + _LETTERS[:dialect]
+    return list(_Writer(workload, model, letters, random.Random(seed)).arrivals())
 
 
 def _message(role: str, content: str) -> dict[str, str]:

@@ -18,6 +18,14 @@ def test_a_seed_makes_one_run_and_two_seeds_share_nothing() -> None:
     assert not texts[0] & texts[1]
 
 
+def test_dialects_are_the_same_arrivals_in_other_letters() -> None:
+    one, other = (arrivals(SMALL, model="m", seed=1, dialect=dialect) for dialect in (0, 3))
+    for a, b in zip(one, other, strict=True):
+        first, second = (json.loads(each.body)["messages"] for each in (a, b))
+        assert a.at_s == b.at_s and [len(m["content"]) for m in first] == [len(m["content"]) for m in second]
+        assert not {m["content"] for m in first} & {m["content"] for m in second}
+
+
 def test_conversations_grow_and_families_are_shared() -> None:
     prompts = [json.loads(one.body)["messages"] for one in arrivals(SMALL, model="m", seed=3)]
     firsts = {prompt[0]["content"] for prompt in prompts}
