@@ -104,7 +104,7 @@ class _Writer:
 
 
 def arrivals(workload: Workload, *, model: str, seed: int, dialect: int = 0) -> list[ArrivalAt]:
-    """Two seeds share no text, and neither do two dialects of one seed: the same arrivals in other letters."""
+    """Two seeds share no text, nor do two dialects of one seed: the same arrivals in other letters."""
     letters = _LETTERS[dialect:] + _LETTERS[:dialect]
     return list(_Writer(workload, model, letters, random.Random(seed)).arrivals())
 
