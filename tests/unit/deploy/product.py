@@ -25,7 +25,11 @@ HEALTH_NAMES = (
     "dynbranch.v1.CslService",
     "dynbranch.v1.EngineAgentService",
 )
-PEERS: Mapping[str, tuple[str, ...]] = {"gateway": ("csl", "controller", "agents"), "engine_agent": ("csl",)}
+PEERS: Mapping[str, tuple[str, ...]] = {
+    "gateway": ("csl", "controller", "agents"),
+    "controller": ("csl", "agents"),
+    "engine_agent": ("csl",),
+}
 """The settings that are addresses of other services."""
 
 _TRACING = frozenset(v for v in vars(environment_variables).values() if isinstance(v, str))
