@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PROTOS := $(wildcard protos/dynbranch/v1/*.proto)
 
-.PHONY: help setup demo up test test-rocksdb-py test-vllm image-check check format stubs lock bench fuzz clean
+.PHONY: help setup demo up test test-rocksdb-py test-vllm image-check check format stubs lock bench explore fuzz clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -100,6 +100,9 @@ lock: $(STAMP) ## requirements.lock anew from pyproject.toml, and from it what e
 
 bench: $(STAMP) ## every benchmark, results into bench/results
 	for name in names start demo csl store; do $(BIN)/dynbranch bench $$name --json bench/results/$$name.json || exit 1; done
+
+explore: $(STAMP) ## every interleaving of larger branches, minutes to hours; EXPLORE=quick takes a minute
+	$(BIN)/python -m dynbranch.sim.branches_exhaustive --size $(or $(EXPLORE),large)
 
 FUZZ_S ?= 120
 fuzz: $(STAMP) ## coverage-guided fuzzing of names, FUZZ_S seconds (Linux)

@@ -1,0 +1,189 @@
+"""Who takes part in an exhaustive run of branches: scenario, cores, and what shells hold in between."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
+
+from dynbranch.controller.core.branches.book import BranchBook
+from dynbranch.controller.core.branches.messages import DiscardRuns, PrepareStage, RunStage
+from dynbranch.csl.core.library import Library
+from dynbranch.domain.fills import FillOutcome
+from dynbranch.domain.ids import FillId, GenerationId, Name
+from dynbranch.domain.reuse import GenerationRef, Identity
+from dynbranch.domain.template import (
+    Branching,
+    Candidates,
+    DecisionPoint,
+    Moment,
+    MomentKind,
+    Origin,
+    PredictorUse,
+    Speculable,
+    Stage,
+    StageKind,
+    Template,
+    Where,
+    Window,
+)
+from dynbranch.engine_agent.core.registry import Registry
+
+RECORD = "s/1"
+SOURCE = "s"
+ENGINE = "e1"
+EXPIRES_S = 60.0
+GRACE_MS = 2000
+LEASE_S = 1000.0
+
+Step = tuple[str, ...]
+"""What happens, and to whom."""
+
+OWN = Identity("t", "routing", "w1", "main")
+OTHER = Identity("t", "routing", "w2", "main")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A canonical request for what follows a selection. ``after``: it is built from what this earlier one was
+    served. ``foreign``: of another workflow."""
+
+    selection: str
+    foreign: bool = False
+    after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What may happen, each in its own time: ``selections`` are what the decision may turn out to be, "" is
+    one that can not be told. ``eager`` kinds of steps are taken as soon as they can be, before all else."""
+
+    candidates: tuple[str, ...] = ("a", "b")
+    wanted: tuple[Wanted, ...] = (Wanted("a"),)
+    writes: int = 0
+    selections: tuple[str, ...] = ("a",)
+    expires: bool = False
+    failures: int = 0
+    chain: int = 1
+    branching: Branching = Branching.EXCLUSIVE
+    shared: bool = False
+    """All candidates' requests are one and the same."""
+    reads: bool = True
+    any_order: bool = False
+    """Settlements overtake one another."""
+    eager: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCores:
+    book: type[BranchBook] = BranchBook
+    library: type[Library] = Library
+    registry: type[Registry] = Registry
+
+
+class Ids:
+    """Ids that say in which step they were made: the same step makes the same ones in whatever order."""
+
+    def __init__(self) -> None:
+        self.step = ""
+        self.made = 0
+
+    def begin(self, step: str) -> None:
+        self.step, self.made = step, 0
+
+    def __call__(self) -> bytes:
+        self.made += 1
+        return hashlib.blake2b(f"{self.step}#{self.made}".encode(), digest_size=16).digest()
+
+
+class Phase(Enum):
+    PREPARING = "preparing"
+    LEAVING = "leaving"
+    JOINING = "joining"
+    FOLLOWING = "following"
+
+
+@dataclass(slots=True)
+class Work:
+    """What the controller's shell does for one stage. ``reply`` is the store's, on its way."""
+
+    phase: Phase
+    prepare: PrepareStage | None = None
+    ask: RunStage | None = None
+    reply: FillOutcome | None = None
+    generation: GenerationRef | None = None
+
+
+@dataclass(slots=True)
+class Discarding:
+    """A discard that the shell carries out: asked of the store, then of the engines, then told."""
+
+    ask: DiscardRuns
+    handled: bool = False
+    immune: frozenset[FillId] = frozenset()
+    aborting: set[GenerationId] = field(default_factory=set)
+
+
+class At(Enum):
+    """Where a canonical request stands."""
+
+    HOME = "not begun"
+    ASKING = "asking the store"
+    ATTACHING = "attaching"
+    WAITING = "waiting for its end"
+    SERVED = "served"
+
+
+@dataclass(slots=True)
+class Request:
+    """``floor`` is the version whose write was acknowledged before it began."""
+
+    wanted: Wanted
+    at: At = At.HOME
+    text: str = ""
+    floor: int = 0
+    attempt: int = 0
+    adopts: bool = False
+    excluded: set[GenerationId] = field(default_factory=set)
+    generation: GenerationId | None = None
+    served: bytes = b""
+
+    @property
+    def identity(self) -> Identity:
+        return OTHER if self.wanted.foreign else OWN
+
+
+def name_of(text: str) -> Name:
+    return Name(hashlib.sha256(text.encode()).digest())
+
+
+def request_text(scenario: Scenario, selection: str, number: int, before: str) -> str:
+    """What a stage is asked: it names the stage alone, or in a chain also what the stage before gave."""
+    way = "all" if scenario.shared else selection
+    return f"{way}{number}" + (f" after {before}" if before else "")
+
+
+def version_in(payload: bytes) -> int:
+    """The oldest version of the record that a result was made from."""
+    return min(int(part.partition(b" ")[0]) for part in payload.split(b"@")[1:])
+
+
+@cache
+def template_of(scenario: Scenario) -> Template:
+    then = tuple(f"do{number}" for number in range(scenario.chain))
+    point = DecisionPoint(
+        name="way",
+        stage="route",
+        resolved_by=Where(Origin.OUTPUT, "route"),
+        window=Window.DECODE,
+        branching=scenario.branching,
+        opens=(Moment(MomentKind.ARRIVAL, "route"),),
+        candidates=Candidates((PredictorUse("history"),)),
+        then=then,
+        expires_s=EXPIRES_S,
+    )
+    stages = [
+        Stage(name, StageKind.CHAT, request=name, speculable=Speculable.YES) for name in ("route", *then)
+    ]
+    return Template("routing", 1, (), tuple(stages), (point,), "d1")

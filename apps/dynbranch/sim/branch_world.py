@@ -1,0 +1,570 @@
+"""A branch with everybody in it: the controller's book, the store's library, an engine's registry, and shells
+that hold messages back until they are told to let one go.
+
+``branch_steps`` says what may happen next, ``take`` makes one of it happen. Nothing depends on chance,
+so that every interleaving can be tried.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import assert_never, cast
+
+from dynbranch.controller.core.branches.admission import Always
+from dynbranch.controller.core.branches.instances import Bounds
+from dynbranch.controller.core.branches.messages import (
+    AbortGeneration,
+    Answer,
+    CandidatesProposed,
+    Detach,
+    DiscardRuns,
+    Ending,
+    EngineSeen,
+    FillsDiscarded,
+    Learn,
+    Mark,
+    Passport,
+    Prepared,
+    PrepareStage,
+    Propose,
+    RunStage,
+    Settled,
+    StageAnswered,
+    StageArrived,
+    StageBegan,
+    StageEnded,
+    StageKey,
+    StagePrepared,
+    TimePassed,
+    Told,
+    Unlearn,
+)
+from dynbranch.controller.core.branches.messages import Event as BookEvent
+from dynbranch.controller.core.branches.reservations import Quota
+from dynbranch.csl.core import founding
+from dynbranch.csl.core.events import DeleteSlice, Moment, ReleaseLeases, RenewLeases, SweepShadows, Write
+from dynbranch.csl.core.events import Event as StoreEvent
+from dynbranch.csl.core.heat import Heat
+from dynbranch.csl.core.limits import Limits
+from dynbranch.csl.fake import digest
+from dynbranch.csl.key_value import MemoryKeyValue
+from dynbranch.domain.engine import (
+    Aborted,
+    Completed,
+    Failed,
+    GenerationEnd,
+    GenerationOrder,
+    WireProtocol,
+    WorkClass,
+)
+from dynbranch.domain.errors import NotFound
+from dynbranch.domain.events import Selection
+from dynbranch.domain.fills import (
+    BeginFill,
+    DiscardFills,
+    DiscardResult,
+    FillGranted,
+    FillKnown,
+    FillLive,
+    FillOutcome,
+    FillRefused,
+    Settlement,
+)
+from dynbranch.domain.ids import (
+    BranchId,
+    DemandId,
+    Digest,
+    FillId,
+    GenerationId,
+    Instant,
+    LeaseId,
+    Name,
+    RecordId,
+    UnixMs,
+)
+from dynbranch.domain.reuse import (
+    PURE,
+    Commit,
+    CommitOutcome,
+    Committed,
+    Demand,
+    DemandOutcome,
+    GenerationRef,
+    Hit,
+    Lease,
+    Level,
+    Live,
+    Miss,
+    ReadScope,
+)
+from dynbranch.domain.template import Output
+from dynbranch.engine_agent.core import messages as agent
+from dynbranch.engine_agent.core.registry import Limits as AgentLimits
+from dynbranch.sim.branch_cast import (
+    ENGINE,
+    EXPIRES_S,
+    GRACE_MS,
+    LEASE_S,
+    OWN,
+    RECORD,
+    SOURCE,
+    At,
+    BranchCores,
+    Discarding,
+    Ids,
+    Phase,
+    Request,
+    Scenario,
+    Step,
+    Work,
+    name_of,
+    request_text,
+    template_of,
+)
+
+SLOTS = 8
+LEASE_MS = round(LEASE_S * 1000)
+ROUTE = DemandId(b"route")
+
+
+class Broken(AssertionError):
+    """A promise that did not hold. ``promise`` names it."""
+
+    def __init__(self, promise: str, what: str) -> None:
+        super().__init__(f"{promise}: {what}")
+        self.promise = promise
+
+
+class BranchWorld:
+    """One branch of one workflow, from the moment when its candidates are asked for."""
+
+    def __init__(self, scenario: Scenario, cores: BranchCores | None = None) -> None:
+        cores = cores or BranchCores()
+        self.scenario = scenario
+        self.now = 100.0
+        self.ids = Ids()
+        self.store = MemoryKeyValue()
+        self.store.apply(founding.found(1))
+        limits = Limits(lease_ttl_ms=LEASE_MS, max_lease_ttl_ms=LEASE_MS, max_shadow_ttl_ms=LEASE_MS)
+        self.library = cores.library(limits=limits, new_id=self.ids, view=self.store)
+        # Nothing is evicted for want of room here, and every state holds the whole of it.
+        self.library.memory.heat = Heat(bits=2)
+        # No response ends before its commit is answered: a fill that is cut short so is not told apart.
+        self.registry = cores.registry(AgentLimits(fill_slots=SLOTS, commit_budget_s=LEASE_S))
+        self.book = cores.book(Always(SLOTS), bounds=Bounds(linger_s=1e6), quota=Quota(slots=SLOTS))
+        self.proposals: list[BranchId] = []
+        self.work: dict[StageKey, Work] = {}
+        self.let_go: list[StageKey] = []
+        self.begins: dict[StageKey, RunStage] = {}
+        self.discards: dict[str, Discarding] = {}
+        self.aborts: set[GenerationId] = set()
+        self.orders: dict[GenerationId, tuple[GenerationOrder, str, int]] = {}
+        self.lefts: list[tuple[GenerationId, int]] = []
+        self.commits: dict[GenerationId, agent.CommitResult] = {}
+        self.releases: set[LeaseId] = set()
+        self.texts: dict[GenerationId, str] = {}
+        self.made: dict[GenerationId, bytes] = {}
+        self.ends: dict[GenerationId, GenerationEnd] = {}
+        self.requests = [Request(wanted) for wanted in scenario.wanted]
+        self.told: set[int] = set()
+        self.decided = self.expired = False
+        self.version = self.acknowledged = self.changes = self.failures = 0
+        # What only the judge reads.
+        self.discarded: set[FillId] = set()
+        self.adopters: dict[GenerationId, int] = {}
+        self.demanded: set[Name] = set()
+        self.reserved: set[StageKey] = set()
+        self.moved: Counter[tuple[FillId, str, str]] = Counter()
+        self.closed = 0
+        self.answered: DemandOutcome | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._agent(agent.EngineReady(SLOTS))
+        self._tell(EngineSeen(ENGINE, SLOTS, 0, 0, fill_slots=SLOTS))
+        passport = Passport("group", "scope")
+        template = template_of(self.scenario)
+        self._tell(StageArrived(UnixMs(1), ROUTE, OWN, template, "route", {}, (), passport))
+
+    def settlements(self) -> tuple[Settlement, ...]:
+        return self.library.settlements(self.store, after=0, at_most=1000)
+
+    # -- making it happen ----------------------------------------------------------------------------------
+
+    def take(self, step: Step) -> None:
+        kind, *whom = step
+        name = " ".join(step)
+        if kind == At.ASKING.name.lower():
+            name += f" {self.requests[int(whom[0])].attempt}"
+        self.ids.begin(name)
+        getattr(self, "_do_" + kind.replace(" ", "_"))(*whom)
+
+    def _tell(self, event: BookEvent) -> None:
+        if isinstance(event, StageEnded):
+            self.reserved.discard(event.key)
+        effects = self.book.handle(event, Instant(self.now))
+        self.book.validate_state()
+        for effect in effects:
+            match effect:
+                case Propose(branch_id):
+                    self.proposals.append(branch_id)
+                case PrepareStage(key):
+                    self.work[key] = Work(Phase.PREPARING, prepare=effect)
+                case RunStage(key):
+                    self.work[key] = Work(Phase.LEAVING, ask=effect)
+                    self.begins[key] = effect
+                    self.reserved.add(key)
+                case Detach(key):
+                    self._leave(key)
+                case DiscardRuns(reason=reason):
+                    self.discards[f"{reason.value} {len(self.discards)}"] = Discarding(effect)
+                case AbortGeneration(generation):
+                    self.aborts.add(generation.generation_id)
+                case Told():
+                    self._note(effect)
+                case Learn() | Unlearn():
+                    self.closed += 1
+                case _:
+                    assert_never(effect)
+
+    def _note(self, told: Told) -> None:
+        if told.mark is Mark.STAGE_MOVED and told.fill_id is not None:
+            facts = dict(told.facts)
+            self.moved[told.fill_id, str(facts["stage"]), str(facts["state"])] += 1
+
+    def ask(self, event: StoreEvent) -> object:
+        decision = self.library.handle(event, self.store, self.moment)
+        self.store.apply(decision.batch)
+        for number in self.library.slices:
+            self.store.apply(self.library.delete_slice(DeleteSlice(number), self.store).batch)
+            self.library.slice_deleted(number)
+        return decision.reply
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(Instant(self.now), UnixMs(1_000_000 + round(self.now * 1000)))
+
+    # The controller's shell
+
+    def _do_propose(self) -> None:
+        branch_id = self.proposals.pop(0)
+        self._tell(CandidatesProposed(branch_id, self.scenario.candidates))
+
+    def _do_prepare(self, place: str) -> None:
+        key = _key(place)
+        ask = self.work.pop(key).prepare
+        assert ask is not None
+        before = ""
+        if key.number:
+            before = ask.context.outputs[f"do{key.number - 1}"][-1].text
+        text = request_text(self.scenario, ask.selection, key.number, before)
+        prepared = Prepared(
+            name_of(text), WireProtocol.CHAT_COMPLETIONS, "m", text.encode(), Digest(b"f" * 32), (ENGINE,), 1,
+            scope=self.scope,
+        )  # fmt: skip
+        self._tell(StagePrepared(key, prepared))
+
+    @property
+    def scope(self) -> ReadScope:
+        return ReadScope(sources=(SOURCE,)) if self.scenario.reads else PURE
+
+    def _do_granted(self, place: str) -> None:
+        key = _key(place)
+        work = self.work[key]
+        assert work.ask is not None
+        match cast(FillOutcome, work.reply):
+            case FillGranted(lease):
+                self._tell(StageBegan(key, lease.generation))
+                work.phase, work.generation = Phase.FOLLOWING, lease.generation
+                order = self._order_of(lease.generation.generation_id, lease, WorkClass.FILL)
+                text = work.ask.prepared.body.decode()
+                self.orders[order.generation_id] = (order, text, _follower_of(key))
+            case FillKnown(payload=payload):
+                self._end(key, StageEnded(key, Ending.KNOWN, output=self._output(key, payload)))
+            case FillLive(generation):
+                if work.ask.continues:
+                    work.phase, work.generation = Phase.JOINING, generation
+                else:
+                    self._end(key, StageEnded(key, Ending.JOINED))
+            case FillRefused(reason):
+                self._end(key, StageEnded(key, Ending.REFUSED, detail=reason.value))
+
+    def _output(self, key: StageKey, payload: bytes) -> Output | None:
+        ask = self.work[key].ask
+        return Output(payload.decode()) if ask is not None and ask.continues else None
+
+    def _end(self, key: StageKey, event: StageEnded) -> None:
+        self.work.pop(key, None)
+        self._tell(event)
+
+    def _do_join(self, place: str) -> None:
+        key = _key(place)
+        work = self.work[key]
+        assert work.generation is not None
+        try:
+            self._agent(agent.Attached(work.generation.generation_id, agent.FollowerId(_follower_of(key))))
+            work.phase = Phase.FOLLOWING
+        except NotFound:
+            self._end(key, StageEnded(key, Ending.JOINED, detail="could not be followed"))
+
+    def _do_ended(self, place: str) -> None:
+        key = _key(place)
+        work = self.work[key]
+        assert work.generation is not None and work.ask is not None
+        generation = work.generation.generation_id
+        granted = isinstance(work.reply, FillGranted)
+        match self.ends[generation]:
+            case Completed(commit):
+                output = self._output(key, self.made[generation])
+                how = Ending.JOINED if not granted else Ending.STORED
+                if granted and commit != "committed":
+                    how, output = Ending.NOT_STORED, None
+            case Failed():
+                how, output = Ending.FAILED if granted else Ending.JOINED, None
+            case Aborted():
+                how, output = Ending.ABORTED if granted else Ending.JOINED, None
+        self._end(key, StageEnded(key, how, 10.0, output))
+
+    def _leave(self, key: StageKey) -> None:
+        work = self.work.pop(key, None)
+        if work is None:
+            return
+        if work.phase is Phase.FOLLOWING and work.generation is not None:
+            self.lefts.append((work.generation.generation_id, _follower_of(key)))
+        self.let_go.append(key)
+
+    def _do_let_go(self, place: str) -> None:
+        key = _key(place)
+        self.let_go.remove(key)
+        self._tell(StageEnded(key, Ending.ABORTED, detail="let go"))
+
+    def _do_discarded(self, number: str) -> None:
+        done = self.discards.pop(number)
+        for key in done.ask.keys:
+            self._leave(key)
+        self._tell(FillsDiscarded(done.ask.branch_id, done.ask.fills, done.immune, True))
+
+    # The store
+
+    def _do_begin(self, place: str) -> None:
+        key = _key(place)
+        ask = self.begins.pop(key)
+        fill = BeginFill(
+            origin=ask.origin,
+            name=ask.prepared.name,
+            identity=ask.identity,
+            scope=ask.prepared.scope,
+            intended=GenerationRef(GenerationId(b""), ask.engine),
+            producers=ask.producers,
+            shadow_ttl_ms=ask.shadow_ttl_ms,
+        )
+        reply = cast(FillOutcome, self.ask(fill))
+        work = self.work.get(key)
+        if work is not None:
+            work.reply = reply
+
+    def _do_discard(self, number: str) -> None:
+        discarding = self.discards[number]
+        ask = discarding.ask
+        result = cast(DiscardResult, self.ask(DiscardFills(ask.fills, ask.reason)))
+        discarding.handled, discarding.immune = True, frozenset(result.immune)
+        discarding.aborting = {one.generation_id for one in result.abort}
+        self.aborts |= discarding.aborting
+        self.discarded.update(ask.fills)
+
+    def _do_release(self, lease: str) -> None:
+        lease_id = LeaseId(bytes.fromhex(lease))
+        self.releases.discard(lease_id)
+        self.ask(ReleaseLeases((lease_id,)))
+
+    def _do_change(self) -> None:
+        """The record changes where it lives; the store is told a little later."""
+        self.version += 1
+        self.changes += 1
+
+    def _do_write(self) -> None:
+        self.ask(Write((RecordId(RECORD),), "backend"))
+        self.acknowledged = self.version
+
+    def _do_settle(self, number: str) -> None:
+        row = next(one for one in self.settlements() if one.number == int(number))
+        self.told.add(row.number)
+        self._tell(Settled(row))
+
+    # The engine
+
+    def _agent(self, event: agent.Event) -> None:
+        effects = self.registry.handle(event, Instant(self.now))
+        for effect in effects:
+            match effect:
+                case agent.StartEngine(order):
+                    generation = order.generation_id
+                    seen = (
+                        f"{self.texts[generation]}@{self.version} "
+                        if self.scenario.reads
+                        else self.texts[generation]
+                    )
+                    self.made[generation] = seen.encode()
+                case agent.AbortEngine(generation):
+                    self._agent(agent.EngineLetGo(generation))
+                case agent.CommitResult(generation):
+                    self.commits[generation] = effect
+                case agent.ReleaseLeases(leases):
+                    self.releases.update(leases)
+                case agent.RenewLeases(leases, ttl_ms):
+                    unknown = cast(frozenset[LeaseId], self.ask(RenewLeases(leases, ttl_ms)))
+                    if unknown:
+                        self._agent(agent.LeasesUnknown(unknown))
+                case agent.Wake() | agent.Ended():
+                    pass
+                case _:
+                    assert_never(effect)
+        for generation, one in self.registry.generations.items():
+            if one.end is not None:
+                self.ends[generation] = one.end
+        self.registry.validate_state()
+
+    def _order_of(self, generation: GenerationId, lease: Lease | None, work: WorkClass) -> GenerationOrder:
+        return GenerationOrder(
+            generation, WireProtocol.CHAT_COMPLETIONS, "m", b"", Digest(b"f" * 32), OWN, lease,
+            detach_grace_ms=GRACE_MS, work=work,
+        )  # fmt: skip
+
+    def _do_order(self, whom: str) -> None:
+        generation = GenerationId(bytes.fromhex(whom))
+        order, text, follower = self.orders.pop(generation)
+        self.texts[generation] = text
+        self._agent(agent.Ordered(order, agent.FollowerId(follower)))
+
+    def _do_run(self, whom: str) -> None:
+        reads = (RecordId(RECORD),) if self.scenario.reads else None
+        self._agent(agent.EngineEnded(GenerationId(bytes.fromhex(whom)), reads=reads))
+
+    def _do_fail(self, whom: str) -> None:
+        self.failures += 1
+        self._agent(agent.EngineFailed(GenerationId(bytes.fromhex(whom)), Failed(500, b"", may_retry=True)))
+
+    def _do_abort(self, whom: str) -> None:
+        generation = GenerationId(bytes.fromhex(whom))
+        self.aborts.discard(generation)
+        self._agent(agent.AbortAsked(generation, "lost", only_speculative=True))
+        for discarding in self.discards.values():
+            discarding.aborting.discard(generation)
+
+    def _do_left(self, whom: str, follower: str) -> None:
+        generation = GenerationId(bytes.fromhex(whom))
+        self.lefts.remove((generation, int(follower)))
+        self._agent(agent.Left(generation, agent.FollowerId(int(follower))))
+
+    def _do_commit(self, whom: str) -> None:
+        generation = GenerationId(bytes.fromhex(whom))
+        asked = self.commits.pop(generation)
+        payload = self.made[generation]
+        output = digest(payload.decode())
+        commit = Commit(
+            asked.lease, payload, output, Level.GREEDY, 10.0, reads=asked.reads, output_digests=(output,)
+        )
+        outcome = cast(CommitOutcome, self.ask(commit))
+        word = "committed" if isinstance(outcome, Committed) else outcome.reason.value
+        self._agent(agent.CommitAnswered(generation, word))
+
+    # Harnesses and their gateways
+
+    def _do_demand(self, number: str) -> None:
+        request = self.requests[int(number)]
+        wanted = request.wanted
+        stage, before = 0, ""
+        if wanted.after is not None:
+            stage, before = 1, self.requests[wanted.after].served.decode()
+        request.text = request_text(self.scenario, wanted.selection, stage, before)
+        request.floor = self.acknowledged
+        request.at = At.ASKING
+
+    def _do_asking(self, number: str) -> None:
+        request = self.requests[int(number)]
+        demand = Demand(
+            demand_id=DemandId(b"d" + number.encode()),
+            name=name_of(request.text),
+            identity=request.identity,
+            scope=self.scope,
+            intended=GenerationRef(GenerationId(b""), ENGINE),
+            exclude_generations=frozenset(request.excluded),
+        )
+        self.demanded.add(demand.name)
+        self.answered = None
+        outcome = cast(DemandOutcome, self.ask(demand))
+        self.answered = outcome
+        match outcome:
+            case Hit(payload=payload):
+                request.served, request.at = payload, At.SERVED
+            case Live(generation, adopted):
+                request.generation, request.adopts = generation.generation_id, adopted is not None
+                request.at = At.ATTACHING
+            case Miss(lease):
+                generation_id = GenerationId(self.ids()) if lease is None else lease.generation.generation_id
+                request.generation = generation_id
+                order = self._order_of(generation_id, lease, WorkClass.CANONICAL)
+                self.orders[generation_id] = (order, request.text, self._follower(number))
+                request.at = At.WAITING
+
+    def _follower(self, number: str) -> int:
+        return 100 * (int(number) + 1) + self.requests[int(number)].attempt
+
+    def _do_attaching(self, number: str) -> None:
+        request = self.requests[int(number)]
+        assert request.generation is not None
+        follower = agent.FollowerId(self._follower(number))
+        try:
+            self._agent(agent.Attached(request.generation, follower, request.adopts))
+            request.at = At.WAITING
+        except NotFound:
+            self._again(request)
+
+    @staticmethod
+    def _again(request: Request) -> None:
+        assert request.generation is not None
+        request.excluded.add(request.generation)
+        request.attempt += 1
+        request.at = At.ASKING
+
+    def _do_served(self, number: str) -> None:
+        request = self.requests[int(number)]
+        assert request.generation is not None
+        if isinstance(self.ends[request.generation], Completed):
+            request.served, request.at = self.made[request.generation], At.SERVED
+        else:
+            self._again(request)
+
+    def _do_decide(self, selection: str) -> None:
+        self.decided = True
+        told = Selection("way", (selection,)) if selection else Selection("way", ambiguous=True)
+        answer = Answer(Output(f"way {selection}"), (told,), 10.0)
+        self._tell(StageAnswered(UnixMs(2), ROUTE, "miss", answer=answer))
+
+    # Time
+
+    def _do_expire(self) -> None:
+        self.expired = True
+        self.pass_time(EXPIRES_S)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self._agent(agent.Ticked())
+        self._tell(TimePassed())
+
+    def sweep(self) -> None:
+        while self.ask(SweepShadows()):
+            pass
+
+
+def place_of(key: StageKey) -> str:
+    return f"{key.fill_id.hex()}.{key.number}"
+
+
+def _key(place: str) -> StageKey:
+    fill, _, number = place.partition(".")
+    return StageKey(FillId(bytes.fromhex(fill)), int(number))
+
+
+def _follower_of(key: StageKey) -> int:
+    return 1_000_000 + int.from_bytes(key.fill_id[:4], "big") * 10 + key.number

@@ -1,0 +1,54 @@
+"""Every interleaving of a branch's life, of the controller's, the store's and the engine's own cores."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dynbranch.sim.branch_cast import Scenario, Wanted
+from dynbranch.sim.branches_exhaustive import QUICK, SHORT, Explorer, told
+from simulation.branch_mutants import BRANCH_MUTANTS
+
+LOST = Scenario(
+    candidates=("a",), selections=("b",), wanted=(Wanted("a", foreign=True),), eager=SHORT - {"begin"}
+)
+WRITTEN = Scenario(candidates=("a",), selections=("a",), writes=1, eager=SHORT - {"asking"})
+
+
+@pytest.mark.promise("I2", "I3", "I4")
+@pytest.mark.parametrize("title", QUICK)
+def test_whatever_overtakes_what_the_promises_hold(title: str) -> None:
+    explored = Explorer(QUICK[title]).run()
+    assert not explored.violation, told(explored)
+    assert explored.complete and explored.states > 300
+    assert explored.transitions >= explored.states - 1 and explored.ends and explored.at_rest
+    print(f"{title}: {told(explored)}")
+
+
+@pytest.mark.parametrize("bug", BRANCH_MUTANTS)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    cores, promises = BRANCH_MUTANTS[bug]
+    explored = Explorer(WRITTEN if "I3" in promises else LOST, cores).run()
+    assert explored.violation and explored.promise in promises, told(explored)
+    assert explored.steps
+
+
+def test_every_mutant_is_a_subclass_of_a_production_core() -> None:
+    source = (Path(__file__).parent / "branch_mutants.py").read_text()
+    cores = ("(Library)", "(Memory)", "(Shadows)", "(Filling)", "(BranchBook)", "(_Rebuilt)")
+    assert source.count("\nclass ") == sum(map(source.count, cores))
+
+
+def test_a_bounded_run_says_that_it_is_not_complete() -> None:
+    explored = Explorer(LOST, most_states=20).run()
+    assert explored.states == 20 and not explored.complete
+    assert told(explored).endswith("not complete")
+
+
+def test_the_program_prints_states_and_transitions() -> None:
+    command = [sys.executable, "-m", "dynbranch.sim.branches_exhaustive", "--most-states", "30"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith(f"{30 * len(QUICK)} states, ") and last.endswith(" transitions")
