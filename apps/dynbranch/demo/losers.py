@@ -30,7 +30,7 @@ stages:
     request: |
       {"model":{{ model | json_compact }},"messages":[
         {"role":"user","content":"Tell guest {{ number | in_json }} all about {{ selection | in_json }}."}
-      ],"max_tokens":LONGEST,"temperature":0}
+      ],"max_tokens":{{ 8 if selection == 'nothing' else LONGEST }},"temperature":0}
 decision_points:
   drink:
     stage: decide

@@ -74,4 +74,4 @@ def test_the_losers_template_is_one_and_reads_its_decision() -> None:
     arrived = Follower(template).arrived(WorkflowContext(), ask.stage, json.loads(ask.body))
     assert arrived.context.inputs["offered"] == ["tea", "coffee"]
     written = json.loads(JinjaRenderer(template).render("tell", arrived.context, "tea"))
-    assert written["messages"][0]["content"] == "Tell guest 3 all about tea."
+    assert written["messages"][0]["content"] == "Tell guest 3 all about tea." and written["max_tokens"] == 9
