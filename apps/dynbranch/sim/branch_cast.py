@@ -36,6 +36,7 @@ ENGINE = "e1"
 EXPIRES_S = 60.0
 GRACE_MS = 2000
 LEASE_S = 1000.0
+LINGER_S = 1_000_000.0
 
 Step = tuple[str, ...]
 """What happens, and to whom."""

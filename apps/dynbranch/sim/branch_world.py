@@ -105,6 +105,7 @@ from dynbranch.sim.branch_cast import (
     EXPIRES_S,
     GRACE_MS,
     LEASE_S,
+    LINGER_S,
     OWN,
     RECORD,
     SOURCE,
@@ -151,7 +152,7 @@ class BranchWorld:
         self.library.memory.heat = Heat(bits=2)
         # No response ends before its commit is answered: a fill that is cut short so is not told apart.
         self.registry = cores.registry(AgentLimits(fill_slots=SLOTS, commit_budget_s=LEASE_S))
-        self.book = cores.book(Always(SLOTS), bounds=Bounds(linger_s=1e6), quota=Quota(slots=SLOTS))
+        self.book = cores.book(Always(SLOTS), bounds=Bounds(linger_s=LINGER_S), quota=Quota(slots=SLOTS))
         self.proposals: list[BranchId] = []
         self.work: dict[StageKey, Work] = {}
         self.let_go: list[StageKey] = []
