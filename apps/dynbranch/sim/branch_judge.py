@@ -145,8 +145,10 @@ def _is_lost(branch: Branch, fill: Fill) -> bool:
 
 
 def _waits(world: BranchWorld, stage: StageRun) -> bool:
-    """Of what failed under a gateway's eyes the store tells nothing more: the book lets go of it in time."""
-    return stage.state is FillState.ADOPTED and not stage.active and world.failures > 0
+    """Of what failed or was aborted after a demand took it over, the store tells nothing more: the book lets go
+    of it in time."""
+    ended_badly = world.failures > 0 or world.expired
+    return stage.state is FillState.ADOPTED and not stage.active and ended_badly
 
 
 def _is_gone(world: BranchWorld, fill: Fill) -> None:
