@@ -145,8 +145,8 @@ def _is_lost(branch: Branch, fill: Fill) -> bool:
 
 
 def _waits(world: BranchWorld, stage: StageRun) -> bool:
-    """Of what failed or was aborted after a demand took it over, the store tells nothing more: the book lets go
-    of it in time."""
+    """Of what failed or was aborted after a demand took it over, the store tells nothing more: the book lets
+    go of it in time."""
     ended_badly = world.failures > 0 or world.expired
     return stage.state is FillState.ADOPTED and not stage.active and ended_badly
 
