@@ -83,10 +83,16 @@ def finish_reasons(items: Iterable[bytes]) -> tuple[str | None, ...]:
 def usage(items: Sequence[bytes]) -> dict[str, Any] | None:
     """The last usage that the engine reported, as plain JSON values."""
     for item in reversed(items):
-        found = parse_chunk(item).get("usage")
+        # Asked at the end of every request, so nothing is parsed that does not hold it.
+        if b'"usage"' not in item:
+            continue
+        try:
+            chunk = json.loads(item.decode())
+        except (ValueError, RecursionError) as error:
+            raise MalformedLog(f"an item is not JSON: {error}") from None
+        found = chunk.get("usage") if isinstance(chunk, dict) else None
         if isinstance(found, dict):
-            plain: dict[str, Any] = json.loads(emit(found))
-            return plain
+            return found
     return None
 
 

@@ -73,17 +73,13 @@ def _only_text(parsed: dict[str, Any]) -> tuple[int, str] | None:
     if not isinstance(choice, dict) or not isinstance(choice.get("delta"), dict):
         return None
     delta, index = choice["delta"], choice.get("index", 0)
+    text = delta.get("content")
+    if not isinstance(text, str) or not text or type(index) is not int:
+        # The first chunk of a choice says an empty text, and no other is like it.
+        return None
     said = {key for key, value in choice.items() if value is not None} - {"index", "delta"}
     said |= {key for key, value in delta.items() if value is not None} - _BESIDE
-    text = delta.get("content")
-    if (
-        said
-        or type(index) is not int
-        or not isinstance(text, str)
-        or delta.get("role") not in (None, "assistant")
-    ):
-        return None
-    return index, text
+    return None if said or delta.get("role") not in (None, "assistant") else (index, text)
 
 
 def _is_utf8(piece: bytes) -> bool:
