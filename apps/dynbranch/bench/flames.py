@@ -2,7 +2,7 @@
 
 ``py-spy record --format raw --output STACKS --pid PID --duration 20`` samples a service that works; then
 ``python -m dynbranch.bench.flames STACKS PICTURE.svg TITLE`` draws what its event loop did. The width of a
-box is its share of the samples; what waits in gRPC's own threads is left out.
+box is its share of the samples; the loop's own waiting and gRPC's threads are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def tree_of(lines: list[str]) -> Box:
         stack, _, count = line.rstrip().rpartition(" ")
         frames = [_label(frame) for frame in stack.split(";")]
         start = next((place for place, frame in enumerate(frames) if frame.startswith(_LOOP)), None)
-        if start is None or not count.isdigit():
+        if start is None or start + 1 == len(frames) or not count.isdigit():
             continue
         box = root
         root.samples += int(count)
