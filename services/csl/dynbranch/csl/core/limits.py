@@ -36,9 +36,9 @@ class Limits:
     max_history: int = 20_000
     max_history_per_write: int = 1_000
     max_label_chars: int = 200
-    slice_nodes: int = 128
+    slice_nodes: int = 32
     """A cascade that condemns more nodes than this is deleted in slices of this size."""
-    plan_nodes: int = 64
+    plan_nodes: int = 32
     """Nodes that the plan of a write looks at before others have their turn."""
     entry_ttl_ms: int = 30 * 86_400_000
     """Entries stored longer ago than this go; 0: never for their age."""
