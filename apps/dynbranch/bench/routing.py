@@ -118,9 +118,8 @@ def figures(runs: Sequence[Mapping[str, Any]], harmed: Sequence[Mapping[str, Any
     for name in ("dead", "mute"):
         pairs = [(run[name]["p99_ms"], run["healthy"]["p99_ms"]) for run in harmed]
         found[f"elsewhere_p99_{name}_over_healthy"] = ratio(pairs, statistics.median)
-        found[f"unanswered_{name}"] = exact(
-            sum(run[name]["unanswered"] for run in harmed), len(harmed) * GENTLE.requests
-        )
+        unanswered, asked = (sum(run[name][key] for run in harmed) for key in ("unanswered", "requests"))
+        found[f"unanswered_{name}"] = exact(unanswered, asked)
     return found
 
 

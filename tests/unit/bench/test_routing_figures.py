@@ -50,7 +50,7 @@ def test_what_is_counted() -> None:
 
 def test_figures_are_ratios_of_runs() -> None:
     def way(hit_share: float) -> dict[str, Any]:
-        return {"hit_share": hit_share, "p50_ms": 1.0, "p99_ms": 2.0, "unanswered": 0}
+        return {"hit_share": hit_share, "p50_ms": 1.0, "p99_ms": 2.0, "unanswered": 0, "requests": 9}
 
     run = {"dynbranch": way(0.6), "least in flight": way(0.3), "vllm-router": way(0.5)}
     harm = {"healthy": way(0.5), "dead": {**way(0.5), "p99_ms": 3.0}, "mute": {**way(0.5), "unanswered": 2}}
@@ -58,5 +58,5 @@ def test_figures_are_ratios_of_runs() -> None:
     assert found["hit_share_over_vllm_router"].value == 1.2
     assert found["hit_share_over_least_in_flight"].value == 2.0
     assert found["elsewhere_p99_dead_over_healthy"].value == 1.5
-    assert found["unanswered_mute"].value == 4
+    assert (found["unanswered_mute"].value, found["unanswered_mute"].n) == (4, 18)
     assert "hit_share_over_round_robin" not in found
