@@ -26,7 +26,11 @@ def stream(sent: list[bytes]) -> tuple[Exchange, StreamSink]:
         sent.append(part)
         return True
 
-    scope: Any = {"method": "POST", "path": "/", "headers": [], ClientSide.KEY: ClientSide(write_now)}
+    def respond_now(status: int, headers: Any, body: bytes) -> bool:
+        raise AssertionError("a stream is not a whole response")
+
+    side = ClientSide(write_now, respond_now)
+    scope: Any = {"method": "POST", "path": "/", "headers": [], ClientSide.KEY: side}
     exchange = Exchange(
         scope,
         receive,
