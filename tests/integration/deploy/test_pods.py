@@ -26,12 +26,13 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 
 
 def here(service: str, environment: Environment, folder: Path) -> dict[str, str]:
-    """The pod's environment with the addresses of this machine."""
+    """The pod's environment with the addresses and folders of this machine."""
     prefix = f"DYNBRANCH_{service.upper()}_"
     peers = {f"{prefix}{name.upper()}" for name in product.PEERS.get(service, ())}
     changed = {
         f"{prefix}LISTEN": "127.0.0.1:0",
         f"{prefix}DATA_DIR": str(folder / "store"),
+        f"{prefix}TEMPLATES": str(folder),
         f"{prefix}ENGINE_URL": f"http://{NOBODY}",
         "DYNBRANCH_METRICS_PORT": "0",
         **dict.fromkeys(peers, NOBODY),
