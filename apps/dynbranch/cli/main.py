@@ -54,7 +54,7 @@ def demo(
     questions: Annotated[int | None, typer.Option(min=1, help="So many questions; else all.")] = None,
     branches: Annotated[
         bool, typer.Option(help="Also four workflows with decisions, with and without running ahead.")
-    ] = True,
+    ] = False,
     timeline: Annotated[
         Path | None,
         typer.Option(help="Only one workflow, without and with branches, as an SVG picture.", dir_okay=False),
