@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from dynbranch.domain.engine import ModelDescription, ToolDescription
+from dynbranch.domain.engine import AgentDescription, ModelDescription, ToolDescription
 from dynbranch.domain.ids import Digest
+from dynbranch.naming.fingerprint import fingerprint_digest
 
 Executor = ModelDescription | ToolDescription
 
@@ -52,6 +53,19 @@ def names_of(executor: Executor) -> frozenset[str]:
             return frozenset({known, *aliases})
         case ToolDescription(name=known):
             return frozenset({known})
+
+
+def models_by_name(described: AgentDescription) -> dict[str, tuple[Executor, Digest]]:
+    """Each model under every name that requests may call it, with the digest of its fingerprint."""
+    return {
+        name: (model, fingerprint_digest(model.fingerprint))
+        for model in described.models
+        for name in (model.id, *model.aliases)
+    }
+
+
+def tools_by_name(described: AgentDescription) -> dict[str, tuple[Executor, Digest]]:
+    return {tool.name: (tool, fingerprint_digest(tool.fingerprint)) for tool in described.tools}
 
 
 class NoPool(Enum):

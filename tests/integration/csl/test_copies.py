@@ -235,7 +235,7 @@ def test_the_check_tells_a_newer_format_from_an_older(
     def other_format(view: View) -> dict[bytes, bytes | None]:
         meta = view.get(rows.META)
         assert meta is not None
-        return {rows.META: rows.with_format(meta, rows.FORMAT + step)}
+        return {rows.META: (rows.FORMAT + step).to_bytes(2, "big") + meta[2:]}
 
     plant(directory, other_format)
     status, output = run("check", str(directory))

@@ -77,7 +77,7 @@ def test_a_store_of_a_newer_program_is_left_alone(tmp_path: Path) -> None:
     changes = rows_of_format_1()
     meta = changes[rows.META]
     assert meta is not None
-    changes[rows.META] = rows.with_format(meta, rows.FORMAT + 1)
+    changes[rows.META] = (rows.FORMAT + 1).to_bytes(2, "big") + meta[2:]
     put(tmp_path, changes)
 
     async def look() -> None:

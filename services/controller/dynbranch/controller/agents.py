@@ -13,8 +13,7 @@ from dynbranch.controller.core.branches.messages import EngineGone, EngineSeen
 from dynbranch.domain.engine import AgentDescription, Occupancy
 from dynbranch.domain.errors import DomainError
 from dynbranch.domain.ids import Digest
-from dynbranch.naming.fingerprint import fingerprint_digest
-from dynbranch.naming.pool import Executor, Offer, Pool, choose_pool
+from dynbranch.naming.pool import Executor, Offer, Pool, choose_pool, models_by_name, tools_by_name
 from dynbranch.runtime.clock import Clock
 from dynbranch.runtime.tasks import Tasks
 
@@ -119,12 +118,8 @@ class Agents:
 
     async def _describe(self, agent: Agent) -> None:
         described = await agent.client.describe(timeout_s=_DESCRIBE_TIMEOUT_S)
-        agent.models = {
-            name: (model, fingerprint_digest(model.fingerprint))
-            for model in described.models
-            for name in (model.id, *model.aliases)
-        }
-        agent.tools = {tool.name: (tool, fingerprint_digest(tool.fingerprint)) for tool in described.tools}
+        agent.models = models_by_name(described)
+        agent.tools = tools_by_name(described)
         agent.description = described
 
     async def _heard(self, agent: Agent, report: Occupancy, hear: Hear) -> None:

@@ -209,10 +209,6 @@ class Shell:
                         left = error
                     self._check()
                 decision = self._decide(lambda: self.library.finish_plan(self._store, index))
-        except StoreFull:
-            # The write has not happened: what it would have felled is served on.
-            self.library.reread_condemned(self._store)
-            raise
         finally:
             self.library.drop_plan()
         if left is not None:
@@ -288,7 +284,7 @@ class Shell:
             yield
         except StoreFull as error:
             self._say_full(error)
-            # What the decision did in memory to shadows has not happened.
+            # What the decision did in memory has not happened: what a write would have felled is served on.
             self.library.reread_condemned(self._store)
             raise
         except StoreFailed as error:

@@ -22,7 +22,7 @@ from dynbranch.gateway.core.engine_load import EngineLoad
 from dynbranch.gateway.core.pool import Executor, Offer, Pool
 from dynbranch.gateway.core.prompt_prefix import PromptPrefix
 from dynbranch.gateway.core.routing import Candidate, Router
-from dynbranch.naming.fingerprint import fingerprint_digest
+from dynbranch.naming.pool import models_by_name, tools_by_name
 from dynbranch.runtime.clock import Clock
 from dynbranch.runtime.tasks import Tasks
 
@@ -295,12 +295,8 @@ class Directory:
 
     async def _describe(self, agent: Agent) -> None:
         described = await agent.client.describe(timeout_s=_DESCRIBE_TIMEOUT_S)
-        agent.models = {
-            name: (model, fingerprint_digest(model.fingerprint))
-            for model in described.models
-            for name in (model.id, *model.aliases)
-        }
-        agent.tools = {tool.name: (tool, fingerprint_digest(tool.fingerprint)) for tool in described.tools}
+        agent.models = models_by_name(described)
+        agent.tools = tools_by_name(described)
         agent.description = described
         self._hear(agent, ready=described.ready)
 

@@ -7,7 +7,7 @@ of a fill meet here and nowhere else, so one of them is first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from dynbranch.csl.core import commit as judging
@@ -32,7 +32,7 @@ from dynbranch.domain.fills import (
     Settlement,
     SettlementKind,
 )
-from dynbranch.domain.ids import DemandId, LeaseId, Name, UnixMs, Version, source_of, whole
+from dynbranch.domain.ids import DemandId, LeaseId, Name, RecordId, UnixMs, Version, source_of, whole
 from dynbranch.domain.reuse import (
     Demand,
     FillOrigin,
@@ -42,6 +42,7 @@ from dynbranch.domain.reuse import (
     Incarnation,
     Lease,
     Live,
+    ReadScope,
 )
 
 NOBODY: WorkflowKey = ("", "")
@@ -232,13 +233,16 @@ def _covered_by_some(view: View, event: Demand, node: EntryRow) -> bool:
         derivation = rows.read_derivation(view, Node(event.name, number))
         if not versions.is_current(view, derivation.reads):
             continue
-        records = {read.record for read in derivation.reads}
-        if all(
-            read.record in records or whole(source_of(read.record)) in records
-            for read in event.scope.declared
-        ):
+        if _cover({read.record for read in derivation.reads}, event.scope):
             return True
     return False
+
+
+def _cover(records: Collection[RecordId], demanded: ReadScope) -> bool:
+    """Whether a write to anything that the demand declares would fell what read these records."""
+    return all(
+        read.record in records or whole(source_of(read.record)) in records for read in demanded.declared
+    )
 
 
 def adopt(
@@ -273,9 +277,7 @@ def may_adopt(event: Demand, live: LeaseRow) -> bool:
     """Whether the fill depends on everything that the demand says it has read."""
     scope = live.lease.scope
     records = {read.record for read in scope.declared}
-    return scope.sources == event.scope.sources and all(
-        read.record in records or whole(source_of(read.record)) in records for read in event.scope.declared
-    )
+    return scope.sources == event.scope.sources and _cover(records, event.scope)
 
 
 def consume(

@@ -71,7 +71,7 @@ class Library:
 
     def __init__(self, *, limits: Limits, new_id: Callable[[], bytes], view: View) -> None:
         self.limits = limits
-        self.memory = self.memory_class(limits=limits, new_id=new_id, view=view)
+        self.memory = self.memory_class(limits=limits, new_id=new_id)
         self._expiry_resumes = b""
         self.reread_condemned(view)
 

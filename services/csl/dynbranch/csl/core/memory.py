@@ -33,7 +33,7 @@ class Memory:
     which a demand promoted, adopted or consumed a stage. ``consumed`` answers the same demand again.
     """
 
-    def __init__(self, *, limits: Limits, new_id: Callable[[], bytes], view: View) -> None:
+    def __init__(self, *, limits: Limits, new_id: Callable[[], bytes]) -> None:
         self.limits = limits
         self.new_id = new_id
         self.counters = Counters()
@@ -48,7 +48,7 @@ class Memory:
         self.condemned: dict[Name, int] = {}
         self.slices: dict[int, tuple[Condemned, ...]] = {}
         self.planning: Planning | None = None
-        self.shadows = Shadows(view)
+        self.shadows = Shadows()
         self.tombstones: OrderedDict[FillId, None] = OrderedDict()
         self.served_fills: OrderedDict[FillId, None] = OrderedDict()
         self.consumed: OrderedDict[DemandId, Hit] = OrderedDict()

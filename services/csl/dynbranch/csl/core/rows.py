@@ -348,10 +348,6 @@ def format_of(meta: bytes) -> int:
     return int(U16.unpack_from(meta)[0])
 
 
-def with_format(meta: bytes, number: int) -> bytes:
-    return U16.pack(number) + meta[U16.size :]
-
-
 def unpack_meta(data: bytes) -> Meta:
     if len(data) < 2 or (found := U16.unpack_from(data)[0]) != FORMAT:
         raise UnknownFormat(f"the store has format {data[:2].hex()}, this program reads format {FORMAT}")

@@ -12,14 +12,13 @@ from dynbranch.domain.ids import FillId, Name, UnixMs
 
 
 class Shadows:
-    """Their number is bounded, so that all of them may be held here. Read from the rows at the start."""
+    """Their number is bounded, so that all of them may be held here. ``reread`` comes first."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self) -> None:
         self._rows: dict[Name, ShadowRow] = {}
         self._by_fill: dict[FillId, set[Name]] = {}
         self._lost: dict[Name, None] = {}
         self._expiries: list[tuple[UnixMs, Name]] = []
-        self.reread(view)
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -20,6 +20,7 @@ from dynbranch.engine_agent.engines.fingerprint import cpu_features, file_digest
 from dynbranch.engine_agent.engines.http import Timeouts
 from dynbranch.engine_agent.engines.openai import OpenAiEngine, OpenAiSettings
 from dynbranch.engine_agent.engines.port import CleanEnd, EngineCounts, EngineFacts, EngineUnavailable, Heard
+from dynbranch.engine_agent.waiting import dead_or_silent
 from dynbranch.runtime.clock import Clock
 
 START_TIMEOUT_S = 120.0
@@ -83,17 +84,10 @@ class EmbeddedEngine:
     async def lost(self) -> str:
         child, server = self._child, self._server
         assert child is not None and server is not None, "only a started engine can be lost"
-        died = asyncio.ensure_future(child.wait())
-        silent = asyncio.ensure_future(server.lost())
-        try:
-            await asyncio.wait((died, silent), return_when=asyncio.FIRST_COMPLETED)
-            if died.done():
-                return f"the embedded engine ended with status {died.result()}{self._last_words()}"
-            return f"the embedded engine does not answer: {silent.result()}"
-        finally:
-            died.cancel()
-            silent.cancel()
-            await asyncio.gather(died, silent, return_exceptions=True)
+        status, why = await dead_or_silent(child.wait(), server.lost())
+        if status is None:
+            return f"the embedded engine does not answer: {why}"
+        return f"the embedded engine ended with status {status}{self._last_words()}"
 
     async def run(self, order: GenerationOrder, heard: Heard) -> CleanEnd:
         return await self._running().run(order, heard)

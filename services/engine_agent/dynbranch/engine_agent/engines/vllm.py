@@ -35,6 +35,7 @@ from dynbranch.engine_agent.engines.vllm_process import (
     argument,
     commands,
 )
+from dynbranch.engine_agent.waiting import dead_or_silent
 from dynbranch.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -144,15 +145,8 @@ class VllmEngine:
         server = self._running()
         if not self._ours:
             return await server.lost()
-        died = asyncio.ensure_future(self._process.ended())
-        silent = asyncio.ensure_future(server.lost())
-        try:
-            await asyncio.wait((died, silent), return_when=asyncio.FIRST_COMPLETED)
-            return died.result() if died.done() else f"vllm does not answer: {silent.result()}"
-        finally:
-            died.cancel()
-            silent.cancel()
-            await asyncio.gather(died, silent, return_exceptions=True)
+        ended, why = await dead_or_silent(self._process.ended(), server.lost())
+        return f"vllm does not answer: {why}" if ended is None else ended
 
     async def run(self, order: GenerationOrder, heard: Heard) -> CleanEnd:
         return await self._running().run(order, heard)
