@@ -25,7 +25,7 @@ class _NeverLost(Shadows):
 class _LostMayServe(Memory):
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
-        self.shadows = _NeverLost(parts["view"])
+        self.shadows = _NeverLost()
 
 
 class LostShadowsArePromoted(Library):
