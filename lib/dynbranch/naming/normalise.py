@@ -46,24 +46,44 @@ class ClassifiedField:
 
 @dataclass(frozen=True, slots=True)
 class NormalisedRequest:
-    """``model`` is as asked for, for a tool call the tool's name."""
+    """``model`` is as asked for, for a tool call the tool's name; ``served_model`` the one it is named under.
+    ``plain_texts``: single text blocks are named as the strings that they render like.
+
+    What only a name needs is made at each call, since most sampled requests are never named.
+    """
 
     document: Document
     table: ObjectTable | None
-    named: Json
-    """The request with what is alike made equal; ``canonical`` spells it in one way."""
     model: str
     streaming: bool
     include_usage: bool
-    input_digests: tuple[Digest, ...]
     reuse: ReuseVerdict
+    served_model: str | None = None
+    plain_texts: bool = False
 
     @property
     def canonical(self) -> bytes:
-        """What gets named. Made anew at each call, since most sampled requests are never named."""
-        if self.table is None or not isinstance(self.named, dict):
-            return _TOOL_FORM + emit(self.named).encode()
-        return _CHAT_FORM + emit(_in_one_order(self.named, self.table)).encode()
+        """What gets named: what is alike made equal, in one spelling."""
+        body = self.document.value
+        if self.table is None or not isinstance(body, dict):
+            return _TOOL_FORM + emit([self.model, body]).encode()
+        named = dict(body)
+        if self.served_model is not None:
+            named[ALIASED_BY_FINGERPRINT] = self.served_model
+        if self.plain_texts:
+            named["messages"] = with_plain_texts(body, self._messages)
+        return _CHAT_FORM + emit(_in_one_order(named, self.table)).encode()
+
+    @property
+    def input_digests(self) -> tuple[Digest, ...]:
+        """Of what earlier stages may have produced: assistant texts and calls, tool results."""
+        return _input_digests(self._messages)
+
+    @property
+    def _messages(self) -> list[dict[str, Json]]:
+        body = self.document.value
+        messages = body.get("messages") if self.table is not None and isinstance(body, dict) else None
+        return [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
 
     @property
     def engine_body(self) -> bytes:
@@ -107,34 +127,26 @@ def normalise_chat(
     ``default.top_k``).
     """
     request = check_request(document.value, CHAT)
-    named = dict(request.body)
-    if served_model is not None:
-        named[ALIASED_BY_FINGERPRINT] = served_model
-    if SINGLE_TEXT_BLOCK in equivalences:
-        named["messages"] = with_plain_texts(request.body, request.messages)
     return NormalisedRequest(
         document=document,
         table=CHAT,
-        named=named,
         model=request.model,
         streaming=request.body.get("stream") is True,
         include_usage=_asks_for_usage(request.body),
-        input_digests=_input_digests(request.messages),
         reuse=judge(request.body, fingerprint),
+        served_model=served_model,
+        plain_texts=SINGLE_TEXT_BLOCK in equivalences,
     )
 
 
 def normalise_tool(name: str, document: Document) -> NormalisedRequest:
     """Normalise a tool call. Its input is free-form JSON, and goes to the backend as it came."""
-    form: Json = [name, document.value]
     return NormalisedRequest(
         document=document,
         table=None,
-        named=form,
         model=name,
         streaming=False,
         include_usage=False,
-        input_digests=(),
         reuse=TOOL_VERDICT,
     )
 
@@ -199,7 +211,6 @@ def _asks_for_usage(body: dict[str, Json]) -> bool:
 
 
 def _input_digests(messages: list[dict[str, Json]]) -> tuple[Digest, ...]:
-    """Digests of what earlier stages may have produced: assistant texts and calls, tool results."""
     digests: dict[Digest, None] = {}
     for message in messages:
         role = message.get("role")

@@ -42,9 +42,9 @@ def check_request(value: Json, table: ObjectTable) -> CheckedRequest:
 def _check_object(value: dict[str, Json], table: ObjectTable, prefix: str) -> None:
     for name in table.asked(value):
         field = table.fields[name]
-        path = f"{prefix}{name}"
         if name not in value:
             if field.accepts in REQUIRED:
+                path = f"{prefix}{name}"
                 raise InvalidRequest(
                     "missing_parameter",
                     f"Missing required parameter: '{path}'.",
@@ -55,6 +55,9 @@ def _check_object(value: dict[str, Json], table: ObjectTable, prefix: str) -> No
         item = value[name]
         if item is None and field.accepts not in REQUIRED:
             continue
+        if field.accepts is Accepts.ANYTHING and field.table is None:
+            continue
+        path = f"{prefix}{name}"
         _check_value(item, field.accepts, path)
         if field.table is not None and field.shape is Shape.OBJECT and isinstance(item, dict):
             _check_object(item, field.table, f"{path}.")
@@ -65,6 +68,11 @@ def _check_object(value: dict[str, Json], table: ObjectTable, prefix: str) -> No
 
 
 def _check_value(value: Json, accepts: Accepts, path: str) -> None:
+    types = _TYPES.get(accepts)
+    if types is not None:
+        if not isinstance(value, types) or (value == "" and accepts in REQUIRED):
+            _wrong_type(value, accepts, path)
+        return
     match accepts:
         case Accepts.ANYTHING:
             pass
@@ -80,8 +88,7 @@ def _check_value(value: Json, accepts: Accepts, path: str) -> None:
         case Accepts.CONTENT:
             _check_content(value, path)
         case _:
-            if not isinstance(value, _TYPES[accepts]) or (value == "" and accepts in REQUIRED):
-                _wrong_type(value, accepts, path)
+            raise AssertionError(f"{accepts} is not checked")
 
 
 _TYPES: Final[dict[Accepts, tuple[type, ...]]] = {

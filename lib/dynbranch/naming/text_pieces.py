@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 _OPENING: Final = b'"content":'
@@ -17,7 +18,11 @@ _PIECE: Final = re.compile(
 """What may stand between the quotes of a JSON text. Halves of surrogate pairs are left to a parser: two
 pieces may hold one each."""
 
+_PLAIN: Final = re.compile(rb"[^\\\x00-\x1f\x7f-\xff]*+")
+"""Printable ASCII without an escape."""
+
 _BESIDE: Final = frozenset({"content", "role"})
+_BESIDE_DELTA: Final = frozenset({"index", "delta"})
 
 
 class TextPieces:
@@ -42,6 +47,26 @@ class TextPieces:
         piece = chunk[start:end]
         return piece if piece.isascii() or _is_utf8(piece) else None
 
+    def is_alike(self, chunk: bytes) -> bool:
+        """Whether it may be a chunk that says another piece: ``text_of`` looks at what stands between."""
+        before = self._before
+        return bool(before) and chunk.startswith(before) and chunk.endswith(self._after)
+
+    def text_of(self, chunks: Sequence[bytes]) -> str | None:
+        """What alike chunks say together; None if one of them must be parsed after all."""
+        start, after = len(self._before), len(self._after)
+        if min(map(len, chunks)) < start + after:
+            return None
+        pieces = [chunk[start:-after] for chunk in chunks]
+        # A quote is no part of a piece: where there is no escape either, all may be looked at together.
+        marked = b'"'.join(pieces)
+        if _PLAIN.fullmatch(marked) is not None and marked.count(b'"') == len(pieces) - 1:
+            return b"".join(pieces).decode()
+        if any(self.piece_of(chunk) is None for chunk in chunks):
+            return None
+        text: str = json.loads(b'"' + b"".join(pieces) + b'"')
+        return text
+
     def learn(self, chunk: bytes, parsed: dict[str, Any]) -> None:
         """``parsed`` is the chunk's value. What was learned before is gone.
 
@@ -60,7 +85,10 @@ class TextPieces:
             return
         before, after = chunk[: start + 1], chunk[match.end() :]
         # With an escape in it, a key could be spelled in a way that was not looked for.
-        if b"\\" not in before + after and json.loads(chunk[start : match.end() + 1]) == text:
+        piece = chunk[start + 1 : match.end()]
+        if b"\\" in before or b"\\" in after:
+            return
+        if piece == text.encode("utf-8", "replace") or json.loads(b'"' + piece + b'"') == text:
             self._before, self._after = before, after
 
 
@@ -77,9 +105,13 @@ def _only_text(parsed: dict[str, Any]) -> tuple[int, str] | None:
     if not isinstance(text, str) or not text or type(index) is not int:
         # The first chunk of a choice says an empty text, and no other is like it.
         return None
-    said = {key for key, value in choice.items() if value is not None} - {"index", "delta"}
-    said |= {key for key, value in delta.items() if value is not None} - _BESIDE
-    return None if said or delta.get("role") not in (None, "assistant") else (index, text)
+    for key, value in choice.items():
+        if value is not None and key not in _BESIDE_DELTA:
+            return None
+    for key, value in delta.items():
+        if value is not None and key not in _BESIDE:
+            return None
+    return None if delta.get("role") not in (None, "assistant") else (index, text)
 
 
 def _is_utf8(piece: bytes) -> bool:

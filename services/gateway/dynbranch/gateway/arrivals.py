@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from dynbranch.domain.engine import Freshness, ModelDescription, ToolDescription, WireProtocol
-from dynbranch.domain.ids import Name
+from dynbranch.domain.ids import Digest, Name
 from dynbranch.domain.reuse import PURE, Identity, Level, ReadScope
 from dynbranch.domain.template import StageKind
 from dynbranch.gateway.conductor import Stage
@@ -177,7 +177,9 @@ class Arrivals:
         group = "*" if self._policy.shares_all else sharing_group(identity.tenant, forward_headers)
         source = request.document.source
         demands = (once or not why_not) and opt_outs.may_store
-        engine_body, name, prefix = await self._desk.read(source, _order_of, request, group, pool, demands)
+        engine_body, name, digests, prefix = await self._desk.read(
+            source, _order_of, request, group, pool, demands
+        )
         if len(engine_body) > MAX_ORDER_BYTES:
             raise OnlyRaw(f"the body is larger than the {MAX_ORDER_BYTES} bytes that an agent takes")
         may_stand_aside = bool(self.bypass_urls(pool, protocol))
@@ -191,7 +193,7 @@ class Arrivals:
             level=level,
             name=name,
             scope=scope,
-            input_digests=request.input_digests,
+            input_digests=digests,
             may_hit=opt_outs.may_hit,
             forward_headers=forward_headers,
             sharing_group=group,
@@ -263,6 +265,7 @@ def sharing_group(tenant: str, forwarded: tuple[tuple[str, str], ...]) -> str:
     return f"forwarded/{joined_digest(b'dynbranch/forwarded/1', parts).hex()}/{group}"
 
 
+@lru_cache(maxsize=1024)
 def _cache_scope(group: str) -> str:
     """The sharing group as an engine may see it: it keeps apart and names nobody."""
     return joined_digest(b"dynbranch/cache-scope/1", (group.encode(),)).hex()[:32]
@@ -284,12 +287,13 @@ def model_in(body: bytes) -> str:
 
 def _order_of(
     request: NormalisedRequest, group: str, pool: Pool, is_named: bool
-) -> tuple[bytes, Name | None, PromptPrefix]:
-    """What the engine is sent, the name of its result if it is to have one, and where its prompt may have
-    been read before, if there is a choice."""
+) -> tuple[bytes, Name | None, tuple[Digest, ...], PromptPrefix]:
+    """What the engine is sent; the name of its result and what it may have been made of, if it is to have a
+    name; and where its prompt may have been read before, if there is a choice."""
     several = len(pool.members) > 1 and request.table is not None
     return (
         request.engine_body,
         reuse_name(group, pool.fingerprint, request.canonical) if is_named else None,
+        request.input_digests if is_named else (),
         prompt_prefix(request.document.value, group) if several else NO_PREFIX,
     )

@@ -170,6 +170,8 @@ class Directory:
     def route(self, pool: Pool, prefix: PromptPrefix, tried: Collection[str]) -> str | None:
         """The member to try next, as things are now. None when all were tried."""
         left = [self._agents[member.address] for member in pool.members if member.address not in tried]
+        if len(left) < 2:
+            return left[0].address if left else None
         left = [agent for agent in left if agent.available] or left
         now = self._clock.now()
         candidates = [

@@ -24,6 +24,7 @@ from dynbranch.naming.chunks import MalformedLog, usage
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.clock import Clock
 from dynbranch.runtime.tasks import Tasks
+from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, StatusCode
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -113,8 +114,9 @@ class Observer:
     @contextmanager
     def arrival(self, account: Account, kind: str, headers: Mapping[str, str]) -> Iterator[Span]:
         """The span of one arrival, and its outcome when it ends, however it ends."""
+        caller = telemetry.extract(headers) if "traceparent" in headers else Context()
         with telemetry.span(
-            self._tracer, telemetry.SPAN_ARRIVAL, context=telemetry.extract(headers), kind=SpanKind.SERVER
+            self._tracer, telemetry.SPAN_ARRIVAL, context=caller, kind=SpanKind.SERVER
         ) as span:
             served = False
             try:

@@ -27,8 +27,14 @@ class OptOuts:
     bypass: bool = False
 
 
+_OPT_OUT_HEADERS = frozenset({"cache-control", "x-dynbranch-bypass"})
+_NOTHING_SAID = OptOuts()
+
+
 def parse_opt_outs(headers: Mapping[str, str]) -> OptOuts:
     """Unknown cache directives mean nothing here, as RFC 9111 asks."""
+    if _OPT_OUT_HEADERS.isdisjoint(headers):
+        return _NOTHING_SAID
     directives = {
         part.partition("=")[0].strip().lower() for part in headers.get("cache-control", "").split(",")
     }
@@ -51,7 +57,9 @@ def parse_identity(headers: Mapping[str, str], tenant: str) -> Identity:
 
 
 def _identity_header(headers: Mapping[str, str], name: str) -> str:
-    text = headers.get(name, "").strip()
+    if name not in headers:
+        return ""
+    text = headers[name].strip()
     if len(text) > MAX_IDENTITY_CHARACTERS or not _PRINTABLE.fullmatch(text):
         raise InvalidRequest(
             "invalid_identity",

@@ -85,7 +85,8 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """``headers`` has lower-case names; of a name that came several times the values are joined by commas."""
+    """``headers`` has lower-case names, as ASGI tells them; of a name that came several times the values are
+    joined by commas."""
 
     def __init__(
         self,
@@ -143,10 +144,9 @@ class Exchange:
         size, once = 0, []
         for name, value in self.raw_headers:
             size += len(name) + len(value)
-            lower = name.lower()
-            if lower in _ONCE:
-                once.append(lower)
-            if lower.startswith(_OURS) and not value.isascii():
+            if name in _ONCE:
+                once.append(name)
+            if name.startswith(_OURS) and not value.isascii():
                 raise ApiError(
                     400,
                     f"The header {name.decode('latin-1')} holds bytes that are not ASCII. "
@@ -322,6 +322,6 @@ class Exchange:
 def _joined_headers(pairs: HeaderPairs) -> dict[str, str]:
     joined: dict[str, str] = {}
     for raw_name, raw_value in pairs:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         joined[name] = f"{joined[name]}, {value}" if name in joined else value
     return joined

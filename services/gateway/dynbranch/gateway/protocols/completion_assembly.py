@@ -7,12 +7,15 @@ everything else the last value stands. Members that this file does not know are 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem, ResponseIdentity, marked_cached
 from dynbranch.gateway.protocols.members import dump
 from dynbranch.naming.text_pieces import TextPieces
+
+_raw_decode = json.JSONDecoder().raw_decode
+"""json.loads, but for what it does around the value."""
 
 _FIRST_STANDS = frozenset({"id", "type", "role", "index"})
 """Members that name something: what they said first stands, where other texts are joined."""
@@ -26,22 +29,15 @@ def assemble(items: Iterable[bytes], identity: ResponseIdentity, *, cached: bool
     outer: dict[str, Any] = {}
     choices: dict[int, dict[str, Any]] = {}
     usage: dict[str, Any] | None = None
-    pieces, texts = TextPieces(), list[bytes]()
-    for item in items:
-        piece = pieces.piece_of(item)
-        if piece is not None:
-            texts.append(piece)
-            continue
-        _add_texts(choices, pieces.choice, texts)
-        chunk = _chunk(item)
-        pieces.learn(item, chunk)
+    for chunk in _merged(items):
         for choice in chunk.pop("choices", None) or ():
             _add_choice(choices, choice)
         found = chunk.pop("usage", None)
         if isinstance(found, dict):
             usage = found
-        outer.update((key, value) for key, value in chunk.items() if value is not None)
-    _add_texts(choices, pieces.choice, texts)
+        for key, value in chunk.items():
+            if value is not None:
+                outer[key] = value
     if not choices:
         raise MalformedItem("the engine gave no choice")
     body: dict[str, Any] = {"id": identity.id, "object": "chat.completion", "created": identity.created_s}
@@ -56,7 +52,10 @@ def assemble(items: Iterable[bytes], identity: ResponseIdentity, *, cached: bool
 
 def _chunk(item: bytes) -> dict[str, Any]:
     try:
-        chunk = json.loads(item.decode())
+        text = item.decode().strip(" \t\r\n")
+        chunk, end = _raw_decode(text)
+        if end != len(text):
+            raise ValueError(f"more than one JSON value, at {end}")
     except (ValueError, RecursionError) as problem:
         raise MalformedItem(str(problem)) from None
     if not isinstance(chunk, dict):
@@ -64,11 +63,29 @@ def _chunk(item: bytes) -> dict[str, Any]:
     return chunk
 
 
-def _add_texts(choices: dict[int, dict[str, Any]], index: int, texts: list[bytes]) -> None:
-    """What chunks like the one parsed last said besides."""
-    if texts:
-        _join(choices[index]["message"], {"content": json.loads(b'"' + b"".join(texts) + b'"')})
-        texts.clear()
+def _merged(items: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The chunks parsed. Such as say but one more piece of text are one chunk that says all of it."""
+    pieces, alike = TextPieces(), list[bytes]()
+    for item in items:
+        if pieces.is_alike(item):
+            alike.append(item)
+            continue
+        if alike:
+            yield from _texts(pieces, alike)
+            alike.clear()
+        chunk = _chunk(item)
+        pieces.learn(item, chunk)
+        yield chunk
+    if alike:
+        yield from _texts(pieces, alike)
+
+
+def _texts(pieces: TextPieces, alike: list[bytes]) -> Iterator[dict[str, Any]]:
+    text = pieces.text_of(alike)
+    if text is None:
+        yield from map(_chunk, alike)
+    else:
+        yield {"choices": [{"index": pieces.choice, "delta": {"content": text}}]}
 
 
 def _add_choice(choices: dict[int, dict[str, Any]], choice: Any) -> None:

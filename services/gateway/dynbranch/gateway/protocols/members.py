@@ -71,9 +71,13 @@ def _skip(text: str, at: int) -> int:
     return at
 
 
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+"""Made once: json.dumps makes one for each value."""
+
+
 def dump(value: object) -> bytes:
     """Compact JSON in UTF-8. Halves of surrogate pairs, which UTF-8 can not hold, are escaped."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = _COMPACT.encode(value)
     try:
         return text.encode()
     except UnicodeEncodeError:
