@@ -7,8 +7,6 @@ vLLM, SGLang and llama.cpp add to it.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -95,25 +93,14 @@ class ObjectTable:
     name: str
     fields: dict[str, Field]
     prints_unknown: bool = False
-    places: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Where each field stands in the table."""
     required: tuple[str, ...] = ()
-
-    def asked(self, value: Collection[str]) -> list[str]:
-        """The fields that a value has or must have, in the order of the table, which is longer by far."""
-        places = self.places
-        names = [name for name in value if name in places]
-        names += [name for name in self.required if name not in value]
-        names.sort(key=places.__getitem__)
-        return names
 
 
 def _table(name: str, *fields: Field, prints_unknown: bool = False) -> ObjectTable:
     by_name = {field.name: field for field in fields}
     assert len(by_name) == len(fields), f"a field stands twice in {name}"
     required = tuple(field.name for field in fields if field.accepts in REQUIRED)
-    places = {name: place for place, name in enumerate(by_name)}
-    return ObjectTable(name, by_name, prints_unknown, places, required)
+    return ObjectTable(name, by_name, prints_unknown, required)
 
 
 def _determines(*names: str, accepts: Accepts = Accepts.ANYTHING) -> tuple[Field, ...]:

@@ -82,7 +82,9 @@ def choose_pool(offers: Iterable[Offer], *, undescribed: int) -> Pool | NoPool:
         groups.setdefault(offer.fingerprint, []).append(offer)
     if not groups:
         return NoPool.UNDESCRIBED if undescribed else NoPool.UNKNOWN
-    best = min(groups.values(), key=lambda group: (-sum(o.ready for o in group), group[0].fingerprint))
+    best = next(iter(groups.values()))
+    if len(groups) > 1:
+        best = min(groups.values(), key=lambda group: (-sum(o.ready for o in group), group[0].fingerprint))
     return Pool(
         executor=best[0].executor,
         fingerprint=best[0].fingerprint,

@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.naming.document import Json, Number, kind_of
 from dynbranch.naming.exact import exact_spelling, is_integral
-from dynbranch.naming.fields import REQUIRED, Accepts, ObjectTable, Shape
+from dynbranch.naming.fields import REQUIRED, Accepts, Field, ObjectTable, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,13 @@ def check_request(value: Json, table: ObjectTable) -> CheckedRequest:
 
 
 def _check_object(value: dict[str, Json], table: ObjectTable, prefix: str) -> None:
-    for name in table.asked(value):
-        field = table.fields[name]
+    for name in table.required:
         if name not in value:
-            if field.accepts in REQUIRED:
-                path = f"{prefix}{name}"
-                raise InvalidRequest(
-                    "missing_parameter",
-                    f"Missing required parameter: '{path}'.",
-                    advice=f"Add '{path}': {field.accepts.value}.",
-                    facts={"param": path},
-                )
-            continue
-        item = value[name]
-        if item is None and field.accepts not in REQUIRED:
+            _missing(table.fields[name], f"{prefix}{name}")
+    fields = table.fields
+    for name, item in value.items():
+        field = fields.get(name)
+        if field is None or (item is None and field.accepts not in REQUIRED):
             continue
         if field.accepts is Accepts.ANYTHING and field.table is None:
             continue
@@ -146,6 +139,15 @@ def _check_content(value: Json, path: str) -> None:
             _wrong_type(part, Accepts.OBJECT, f"{path}[{index}]")
         if isinstance(part, dict) and part.get("type") == "text" and not isinstance(part.get("text"), str):
             _wrong_type(part.get("text"), Accepts.TEXT, f"{path}[{index}].text")
+
+
+def _missing(field: Field, path: str) -> NoReturn:
+    raise InvalidRequest(
+        "missing_parameter",
+        f"Missing required parameter: '{path}'.",
+        advice=f"Add '{path}': {field.accepts.value}.",
+        facts={"param": path},
+    )
 
 
 def _wrong_type(value: Json, accepts: Accepts, path: str) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +31,7 @@ from dynbranch.gateway.core.life import RequestLife
 from dynbranch.gateway.core.outcome import Outcome, Report, saved_ms
 from dynbranch.gateway.core.prompt_prefix import NO_PREFIX, PromptPrefix
 from dynbranch.gateway.core.reuse_policy import AdoptPolicy
-from dynbranch.gateway.directory import Directory
+from dynbranch.gateway.directory import Directory, Heard
 from dynbranch.gateway.edge.exchange import ClientGone, Exchange
 from dynbranch.gateway.listening import Listener
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem
@@ -429,9 +429,8 @@ class _Run:
                 if self._account.branch is not None:
                     span.set_attribute("dynbranch.branch_id", self._account.branch.hex())
             try:
-                events = self._conductor.directory.while_heard(address, await opening)
-                if self._life.may_abandon:
-                    events = self._while_it_moves(events)
+                heard = self._conductor.directory.while_heard(address, await opening)
+                events = self._while_it_moves(heard) if self._life.may_abandon else heard
                 async with aclosing(events):
                     return await self._relay(events, address, span)
             except InvalidRequest as refused:
@@ -445,9 +444,7 @@ class _Run:
             except MalformedItem as problem:
                 return self._ended_unheard(_malformed(problem))
 
-    async def _while_it_moves(
-        self, events: AsyncGenerator[GenerationEvents]
-    ) -> AsyncGenerator[GenerationEvents]:
+    async def _while_it_moves(self, events: Heard) -> AsyncGenerator[GenerationEvents]:
         """Of an adopted fill. Raises Stalled when it gives nothing for too long, as long as nothing of it was
         shown."""
         within_s = self._conductor.adoption.stall_s
@@ -463,7 +460,7 @@ class _Run:
                     return
                 yield message
 
-    async def _relay(self, events: AsyncGenerator[GenerationEvents], address: str, span: Span) -> lives.Event:
+    async def _relay(self, events: AsyncIterator[GenerationEvents], address: str, span: Span) -> lives.Event:
         life, sink, listener = self._life, self._sink, self._listener
         shown, may_stall = False, self._life.may_abandon
         async for message in events:

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
+from typing import Self
 
 from dynbranch.clients.ports import EngineAgent, Unreachable
 from dynbranch.domain.engine import AgentDescription, GenerationEvents, Occupancy
@@ -221,30 +222,9 @@ class Directory:
             for agent in there:
                 agent.load.raw -= 1
 
-    async def while_heard(
-        self, address: str, events: AsyncGenerator[GenerationEvents]
-    ) -> AsyncGenerator[GenerationEvents]:
-        """The events as long as their agent is heard of. Raises Unreachable when it falls silent."""
-        agent = self._agents.get(address)
-        async with aclosing(events):
-            if agent is None:
-                async for message in events:
-                    yield message
-                return
-            listening = _Listening()
-            agent.listening.add(listening)
-            try:
-                while not agent.silent:
-                    try:
-                        message = await listening.to(events)
-                    except StopAsyncIteration:
-                        return
-                    if message.items or message.end is not None:
-                        self.spoke(address)
-                    yield message
-            finally:
-                agent.listening.discard(listening)
-        raise Unreachable("it is silent")
+    def while_heard(self, address: str, events: AsyncGenerator[GenerationEvents]) -> Heard:
+        """The events as long as their agent is heard of."""
+        return Heard(events, self._agents.get(address), self._clock)
 
     def spoke(self, address: str) -> None:
         """It said something of a generation."""
@@ -317,6 +297,38 @@ class Directory:
         agent.load.report(report)
         self._router.heard(agent.address, report.prompt_hints)
         agent.slots = report.slots
+
+
+class Heard:
+    """The events of a generation. Raises Unreachable when their agent falls silent. It is closed by
+    ``aclose``. No generator, of which one more would cost as much as all of this."""
+
+    def __init__(self, events: AsyncGenerator[GenerationEvents], agent: Agent | None, clock: Clock) -> None:
+        self._events = events
+        self._agent = agent
+        self._clock = clock
+        self._listening = _Listening()
+        if agent is not None:
+            agent.listening.add(self._listening)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> GenerationEvents:
+        agent = self._agent
+        if agent is None:
+            return await anext(self._events)
+        if agent.silent:
+            raise Unreachable("it is silent")
+        message = await self._listening.to(self._events)
+        if message.items or message.end is not None:
+            agent.load.speak(self._clock.now())
+        return message
+
+    async def aclose(self) -> None:
+        if self._agent is not None:
+            self._agent.listening.discard(self._listening)
+        await self._events.aclose()
 
 
 class _Listening:
