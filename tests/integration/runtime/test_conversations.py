@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import grpc
 import pytest
 import pytest_asyncio
 from dynbranch.clients.csl import GrpcCsl
@@ -241,6 +243,38 @@ async def test_a_store_that_hangs_is_waited_for_once_by_all() -> None:
     assert store.streams == 2
     await client.close()
     await server.stop(0)
+
+
+async def test_a_caller_that_is_gone_is_no_crash(
+    fake: FakeEngineAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def serve(ask: pb.StoreAsk) -> pb.StoreAnswer:
+        return pb.StoreAnswer()
+
+    async def asks() -> AsyncIterator[Any]:
+        yield pb.CslServiceConverseRequest(asks=[pb.StoreAsk(call=1)])
+
+    async def generations() -> AsyncIterator[Any]:
+        ask = conversing.wire.generate_ask(chat_order("unheard"))
+        ask.call = 1
+        yield conversing.wire.asks_out([ask])
+
+    async def write(message: Any) -> None:
+        raise grpc.aio.InternalError("the stream is broken")
+
+    caplog.set_level(logging.INFO)
+    async with Tasks() as tasks:
+        of_store = store_conversing.Conversation(serve, write, tasks)
+        of_agent = conversing.Conversation(fake.agent, write, tasks)
+        speaking = [tasks.spawn(one.speak(), name="said") for one in (of_store, of_agent)]
+        await of_store.listen(asks())
+        await of_agent.listen(generations())
+        async with asyncio.timeout(20):
+            await asyncio.gather(*speaking)
+        of_agent.leave()
+    told = [record for record in caplog.records if "a caller is gone" in record.message]
+    assert [(record.levelname, record.exc_info) for record in told] == [("INFO", None)] * 2
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 async def test_a_small_answer_of_the_store_waits_for_one_large_one_at_most() -> None:

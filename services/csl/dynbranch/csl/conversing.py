@@ -77,7 +77,13 @@ class Conversation:
             self._answers.append(answer)
 
     async def speak(self) -> None:
-        """Runs until cancelled."""
+        """Runs until cancelled, or until the caller is gone."""
+        try:
+            await self._speak()
+        except grpc.aio.BaseError as lost:
+            _log.info("a caller is gone: %s", lost)
+
+    async def _speak(self) -> None:
         while True:
             await self._some.wait()
             self._some.clear()

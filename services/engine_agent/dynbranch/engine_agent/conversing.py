@@ -148,7 +148,13 @@ class Conversation:
             self._go.set()
 
     async def speak(self) -> None:
-        """Runs until cancelled."""
+        """Runs until cancelled, or until the caller is gone."""
+        try:
+            await self._speak()
+        except grpc.aio.BaseError as lost:
+            _log.info("a caller is gone: %s", lost)
+
+    async def _speak(self) -> None:
         while True:
             await self._go.wait()
             # What is about to be there goes along, for it is the message that costs: one more turn of the
