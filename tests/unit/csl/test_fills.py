@@ -125,6 +125,16 @@ def test_a_lost_shadow_is_never_promoted(library: SteppedLibrary) -> None:
     assert len(list(library.store.scan(b"E"))) == 0
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_a_lost_shadow_gives_way_to_the_next_fill_of_its_name(library: SteppedLibrary, once: bool) -> None:
+    library.fill("a", "f", "the lost result", once=once)
+    library.discard("f")
+    assert isinstance(library.fill("a", "g", "the next result"), Committed)
+    hit = library.demand("a")
+    assert isinstance(hit, Hit) and hit.promoted == origin_of("g")
+    assert kinds(library) == [K.SHADOWED, K.DISCARDED, K.SHADOWED, K.PROMOTED]
+
+
 @pytest.mark.promise("C2.lost_never_promoted")
 def test_a_lost_fill_that_runs_is_named_to_be_aborted_and_commits_nothing(library: SteppedLibrary) -> None:
     begun = granted(library.begin_fill("a", "f"))

@@ -93,7 +93,20 @@ def begin(memory: Memory, event: BeginFill, view: View, now: Moment) -> Decision
     """The leave to run one stage of a fill, or what makes running it needless or useless."""
     check_name(event.name)
     memory.counters.expired_leases += memory.leases.expire(now.instant)
-    return Decision(_begun(memory, event, view, now))
+    transaction = Transaction(view)
+    _clear_lost(memory, event.name, transaction, view)
+    return Decision(_begun(memory, event, transaction, now), transaction.batch())
+
+
+def _clear_lost(memory: Memory, name: Name, transaction: Transaction, view: View) -> None:
+    """A discarded shadow that still waits for the sweeper stands in nobody's way."""
+    shadow, node = memory.shadows.get(name), memory.node(view, name)
+    if shadow is None or not shadow.lost or node is None or not memory.may_take_away:
+        return
+    meta = eviction.evict(transaction, graph.guarded_meta(transaction), name, node, memory.limits)
+    if meta is not None:
+        memory.shadows.drop(name)
+        transaction.put(rows.META, rows.pack_meta(meta))
 
 
 def _begun(memory: Memory, event: BeginFill, view: View, now: Moment) -> FillOutcome:
