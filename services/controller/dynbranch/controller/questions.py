@@ -28,7 +28,9 @@ def question_of(ask: Propose, follower: Follower) -> Question:
         place = sum(text.kind is TextKind.ASKED for text in texts)
         texts.insert(place, Text(TextKind.STEP, picked[-1]))
     return Question(
-        coordinate=Coordinate(ask.workflow.tenant, ask.workflow.workflow_type_id, point.name),
+        coordinate=Coordinate(
+            ask.workflow.tenant, ask.workflow.workflow_type_id, point.name, ask.sharing_group
+        ),
         candidates=candidates,
         texts=tuple(texts),
         picked=picked,

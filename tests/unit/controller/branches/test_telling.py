@@ -11,7 +11,8 @@ from dynbranch.controller.branch_metrics import BranchMetrics
 from dynbranch.controller.branch_spans import BranchSpans
 from dynbranch.controller.core.branches.messages import Effect, PrepareStage, Propose, Told, WorkflowKey
 from dynbranch.controller.core.branches.view import view_of
-from dynbranch.controller.core.predictors.port import TextKind
+from dynbranch.controller.core.predictors.history import History
+from dynbranch.controller.core.predictors.port import Resolution, TextKind
 from dynbranch.controller.questions import question_of
 from dynbranch.domain.fills import SettlementKind
 from dynbranch.domain.ids import BranchId, Instant
@@ -123,7 +124,7 @@ def test_the_view_says_why_each_candidate_ran_or_did_not() -> None:
     assert "secret" not in str(view)
 
 
-def asked(template: Template, point: str, context: WorkflowContext) -> Propose:
+def asked(template: Template, point: str, context: WorkflowContext, sharing_group: str = "") -> Propose:
     return Propose(
         BranchId(b"b"),
         WorkflowKey("t", template.workflow_type, "w"),
@@ -132,7 +133,20 @@ def asked(template: Template, point: str, context: WorkflowContext) -> Propose:
         context,
         trail=("x",),
         not_before=Instant(0.0),
+        sharing_group=sharing_group,
     )
+
+
+def test_who_shares_no_results_learns_nothing_from_the_other() -> None:
+    template = load_template(DEMO / "react.yaml").template
+    history, context = History(), WorkflowContext({"question": "Which river?"})
+    mine, also_mine, theirs = (
+        question_of(asked(template, "entity", context, group), Follower(template))
+        for group in ("one key", "one key", "another key")
+    )
+    history.learn(Resolution(mine, ("Tiber",)), Instant(0.0))
+    assert history.propose(also_mine, Instant(1.0)) == ("Tiber",)
+    assert history.propose(theirs, Instant(1.0)) == ()
 
 
 def test_a_menu_of_functions_is_asked_with_what_each_is_for() -> None:

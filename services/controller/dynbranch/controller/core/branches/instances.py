@@ -140,6 +140,7 @@ class OpenBranches:
                 context=branch.context,
                 trail=workflow.trail(),
                 not_before=not_before,
+                sharing_group=branch.passport.sharing_group,
             )
         )
 

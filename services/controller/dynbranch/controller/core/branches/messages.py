@@ -243,6 +243,7 @@ class Propose:
     context: WorkflowContext
     trail: tuple[str, ...]
     not_before: Instant
+    sharing_group: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,15 @@ from dynbranch.domain.template import (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Coordinate:
-    """A place in a workflow type where what comes next depends on an output or a pick."""
+    """A place in a workflow type where what comes next depends on an output or a pick.
+
+    ``sharing_group``: those who share no results learn nothing from one another's choices either.
+    """
 
     tenant: str
     workflow_type_id: str
     decision_point: str
+    sharing_group: str = ""
 
 
 class TextKind(Enum):
