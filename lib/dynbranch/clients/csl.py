@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from dynbranch.clients.calls import answer, decoded
-from dynbranch.clients.conversation import Conversation, Failure
+from dynbranch.clients.conversation import Call, Conversation, Failure
 from dynbranch.clients.errors import meaning_of
 from dynbranch.clients.ports import Unreachable
+from dynbranch.domain.errors import DomainError
 from dynbranch.domain.fills import BeginFill, DiscardFills, DiscardResult, FillOutcome, Settlement
 from dynbranch.domain.ids import LeaseId, Name, RecordId
 from dynbranch.domain.reuse import (
@@ -22,11 +25,18 @@ from dynbranch.domain.reuse import (
 )
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.channel import channel
+from dynbranch.runtime.tasks import Tasks
 from dynbranch.v1 import csl_pb2 as pb
 from dynbranch.v1.csl_pb2_grpc import CslServiceStub, FillServiceStub
 from dynbranch.wire import csl as wire
 from dynbranch.wire import fills
 
+_log = logging.getLogger(__name__)
+
+LATE_ANSWER_S = 30.0
+"""How long a demand that was given up on may still be answered, for its lease to be given back."""
+
+RELEASE_S = 2.0
 LATE_S = 0.02
 """A deadline that is told of later than this was missed by this process."""
 
@@ -41,12 +51,15 @@ class GrpcCsl:
         self._channel = channel(target)
         self._stub = CslServiceStub(self._channel)
         self._fills = FillServiceStub(self._channel)
+        self._tasks = Tasks()
         self._conversation: Conversation[pb.StoreAsk, pb.StoreAnswer] = Conversation(
             lambda: self._stub.Converse(wait_for_ready=False), wire.asks_out, wire.answers_in
         )
 
     async def demand(self, demand: Demand, *, timeout_s: float) -> DemandOutcome:
-        said = await self._asked(lambda: wire.demand_ask(demand, telemetry.inject()), timeout_s)
+        """A lease that is granted when nobody waits for it any more is given back at once."""
+        ask = partial(wire.demand_ask, demand, telemetry.inject())
+        said = await self._asked(ask, timeout_s, late=self._give_back)
         return decoded(wire.demand_outcome_in, said.demand)
 
     async def commit(self, commit: Commit, *, timeout_s: float) -> CommitOutcome:
@@ -92,7 +105,24 @@ class GrpcCsl:
         )
         return decoded(fills.settlements_in, await answer(self._fills.ReadSettlements, request, timeout_s))
 
-    async def _asked(self, ask: Callable[[], pb.StoreAsk], timeout_s: float) -> pb.StoreAnswer:
+    def _give_back(self, said: pb.StoreAnswer) -> None:
+        lease = LeaseId(said.demand.miss.lease_id)
+        if lease:
+            self._tasks.spawn(self._released(lease), name="give a late lease back")
+
+    async def _released(self, lease: LeaseId) -> None:
+        try:
+            await self.release_leases([lease], timeout_s=RELEASE_S)
+        except (Unreachable, DomainError) as failure:
+            _log.info("a lease runs out by itself: %s", failure)
+
+    async def _asked(
+        self,
+        ask: Callable[[], pb.StoreAsk],
+        timeout_s: float,
+        late: Callable[[pb.StoreAnswer], None] | None = None,
+    ) -> pb.StoreAnswer:
+        """``late`` gets an answer that comes when this call has given up, on a stream that still lives."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[pb.StoreAnswer] = loop.create_future()
         timer: asyncio.TimerHandle
@@ -110,7 +140,7 @@ class GrpcCsl:
             if not answered.done():
                 answered.set_exception(failure)
 
-        def late() -> None:
+        def overdue() -> None:
             nonlocal timer
             if loop.time() > due + LATE_S:
                 # This process stood still itself: what came meanwhile has not been read yet.
@@ -125,16 +155,28 @@ class GrpcCsl:
 
         call = self._conversation.call(numbered, hear, fail)
         due = loop.time() + timeout_s
-        timer = loop.call_at(due, late)
+        timer = loop.call_at(due, overdue)
         try:
             said = await answered
         finally:
             timer.cancel()
-            call.hang_up()
+            if late is None or (answered.done() and not answered.cancelled() and not answered.exception()):
+                call.hang_up()
+            else:
+                call.hear = partial(_hear_late, call, late)
+                loop.call_later(LATE_ANSWER_S, call.hang_up)
         if said.HasField("error"):
             raise meaning_of(said.error)
         return said
 
     async def close(self) -> None:
         await self._conversation.close()
+        await self._tasks.__aexit__(None, None, None)
         await self._channel.close()
+
+
+def _hear_late(
+    call: Call[pb.StoreAsk, pb.StoreAnswer], late: Callable[[pb.StoreAnswer], None], said: pb.StoreAnswer
+) -> None:
+    call.hang_up()
+    late(said)

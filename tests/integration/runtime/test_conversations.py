@@ -245,6 +245,49 @@ async def test_a_store_that_hangs_is_waited_for_once_by_all() -> None:
     await server.stop(0)
 
 
+class SlowStore(CslServiceServicer):
+    """Grants a lease to each demand once it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.go = asyncio.Event()
+        self.released: list[bytes] = []
+
+    async def Converse(  # type: ignore[override]
+        self, messages: AsyncIterator[pb.CslServiceConverseRequest], context: Any
+    ) -> None:
+        async for message in messages:
+            self.asked += [ask.call for ask in message.asks]
+            await self.go.wait()
+            answers = [pb.StoreAnswer(call=ask.call) for ask in message.asks]
+            for answer in answers:
+                answer.demand.miss.lease_id = b"lease"
+            await context.write(pb.CslServiceConverseResponse(answers=answers))
+
+    async def ReleaseLeases(self, request: pb.ReleaseLeasesRequest, context: Any) -> pb.ReleaseLeasesResponse:
+        self.released += request.lease_ids
+        return pb.ReleaseLeasesResponse()
+
+
+async def test_a_lease_that_comes_when_nobody_waits_is_given_back() -> None:
+    store = SlowStore()
+    server = GrpcServer(
+        "127.0.0.1:0",
+        [(add_CslServiceServicer_to_server, store, "dynbranch.v1.CslService")],
+        SystemClock(),
+    )
+    client = GrpcCsl(await server.start())
+    leaver = asyncio.create_task(client.demand(demand(), timeout_s=60))
+    await until(lambda: store.asked)
+    leaver.cancel()
+    await asyncio.wait((leaver,))
+    store.go.set()
+    await until(lambda: store.released)
+    assert store.released == [b"lease"]
+    await client.close()
+    await server.stop(0)
+
+
 async def test_a_caller_that_is_gone_is_no_crash(
     fake: FakeEngineAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
