@@ -13,6 +13,7 @@ _LENGTH_BYTES = 8
 
 
 @lru_cache(maxsize=256)
+@lru_cache(maxsize=256)
 def fingerprint_digest(fingerprint: Fingerprint) -> Digest:
     """Facts count as a set: the order in which an agent found them does not matter. The level is one of
     them."""

@@ -45,7 +45,6 @@ from dynbranch.engine_agent.core.messages import (
     EngineReady,
     Event,
     FollowerId,
-    ItemsArrived,
     LeasesUnknown,
     Left,
     Ordered,
@@ -419,7 +418,7 @@ class Agent:
 
     def _heard(self, generation: GenerationId, items: Items) -> None:
         """With every token: no timer is ever due sooner because of it."""
-        for effect in self.registry.handle(ItemsArrived(generation, items), self._clock.now()):
+        for effect in self.registry.items_arrived(generation, items, self._clock.now()):
             self._perform(effect)
 
     async def _abort_engine(self, generation: GenerationId, run: _Run) -> None:

@@ -170,7 +170,7 @@ class Registry:
         """Raises NotReady, Conflict (Ordered) and NotFound (Attached) before anything has changed."""
         match event:
             case ItemsArrived(generation, items):
-                return self._items_arrived(generation, items, now)
+                return self.items_arrived(generation, items, now)
             case Ordered():
                 return self._ordered(event, now)
             case Attached():
@@ -326,9 +326,10 @@ class Registry:
             free -= width
         return effects
 
-    def _items_arrived(
+    def items_arrived(
         self, generation_id: GenerationId, items: tuple[bytes, ...], now: Instant
     ) -> list[Effect]:
+        """As ``handle`` does it: there is one of these for each token."""
         generation = self.generations[generation_id]
         if generation.state is not State.RUNNING:
             return []  # an abort is on its way to the engine

@@ -48,6 +48,9 @@ class ChatStream:
         if data == _DONE:
             self.done = True
             return None
+        return self._judged(data, event.event)
+
+    def _judged(self, data: bytes, kind: str) -> bytes:
         try:
             chunk = json.loads(data.decode())
         except (ValueError, RecursionError) as flaw:
@@ -55,7 +58,7 @@ class ChatStream:
         if not isinstance(chunk, dict):
             raise MalformedStream("a chunk is not a JSON object")
         reported = chunk.get("error")
-        if reported is not None or chunk.get("object") == "error" or event.event == "error":
+        if reported is not None or chunk.get("object") == "error" or kind == "error":
             raise ErrorChunk(_status(chunk if reported is None else reported), data)
         choices = chunk.get("choices") or []
         if not isinstance(choices, list):
@@ -67,7 +70,7 @@ class ChatStream:
 
     def is_another_piece(self, data: bytes) -> bool:
         """Whether an event's data is as the chunk before it, but for its text: nothing of it has to be judged
-        anew. Of such a chunk nothing else is to be taken."""
+        anew, and no line break is in it. Of such a chunk nothing else is to be taken."""
         return self._pieces.piece_of(data) is not None
 
     def take_all(
@@ -75,17 +78,34 @@ class ChatStream:
     ) -> tuple[tuple[bytes, ...], ErrorChunk | MalformedStream | None]:
         """Raw chunks up to the end mark, or up to a flaw."""
         items: list[bytes] = []
+        alike: list[bytes] = []
         flaw: ErrorChunk | MalformedStream | None = None
+        pieces = self._pieces
         try:
             for event in events:
+                if pieces.is_alike(event.data) and event.event == "message":
+                    alike.append(event.data)
+                    continue
+                self._take_alike(alike, items)
                 item = self.take(event)
                 if item is None:
                     break
                 items.append(item)
+            self._take_alike(alike, items)
         except (ErrorChunk, MalformedStream) as found:
             flaw = found
         self.produced = self.produced or bool(items)
         return tuple(items), flaw
+
+    def _take_alike(self, alike: list[bytes], items: list[bytes]) -> None:
+        """What may be more pieces is looked at together, for it is most of a stream."""
+        if not alike:
+            return
+        plain = self._pieces.text_of(alike) is not None
+        for data in alike:
+            # Else one of them says more, or something else, and each is judged by itself.
+            items.append(data if plain else self._judged(data, "message"))
+        alike.clear()
 
     def check_end(self) -> str:
         """Call at the end of the stream. Returns why the result may not be stored, or an empty string.

@@ -37,21 +37,20 @@ class SseParser:
     _skip_lf: bool = False
 
     def lone(self, chunk: bytes) -> bytes | None:
-        """The data of a chunk that is one whole event of one line, as most are that hold a token; None for
-        any other, which is to be fed."""
+        """What stands between the marks of an event in a chunk that begins and ends with them, as most do
+        that hold a token; None for any other chunk. If there is no line break in it, it is the event's data;
+        if it is not taken for that, the chunk is to be fed."""
         if (
-            self._tail
+            chunk[:6] != _DATA
+            or chunk[-2:] != b"\n\n"
+            or self._tail
             or self._data
             or self._event
-            or not chunk.startswith(_DATA)
-            or chunk.find(b"\n") != len(chunk) - 2
-            or not chunk.endswith(b"\n\n")
-            or b"\r" in chunk
-            or len(chunk) > min(self.max_line_bytes, self.max_event_bytes)
+            or len(chunk) > self.max_line_bytes
         ):
             return None
         self._at_start = self._skip_lf = False
-        return chunk[len(_DATA) : -2]
+        return chunk[6:-2]
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Raises MalformedStream when a line or an event is longer than allowed."""
