@@ -95,8 +95,10 @@ class _Following:
     def leave(self) -> None:
         self._watch.cancel()
         if self._call is not None:
-            number = self._call.number
-            self._call.hang_up(None if self._over else pb.GenerationAsk(call=number, leave=True))
+            call, self._call = self._call, None
+            call.hang_up(None if self._over else pb.GenerationAsk(call=call.number, leave=True))
+            # The call knows this one: all that hangs on it would wait for the garbage collector.
+            self._take = take_nothing
 
     def _hear(self, answer: pb.GenerationAnswer) -> None:
         self._heard_at = self._loop.time()

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 EXIT_CRASH = 1
 
-_GARBAGE_THRESHOLDS = (10_000, 20, 20)
+_GARBAGE_THRESHOLDS = (50_000, 20, 100)
 """Objects made and not freed before a look at the young, and how many looks before one at the older ones."""
 
 EXIT_CONFIG = 2

@@ -212,14 +212,16 @@ class _Call:
         return self.follower is not None and self.follower.is_urgent
 
     def follow(self, follower: Follower) -> None:
-        self.follower = follower
         if self._gone:
             follower.leave()
+        else:
+            self.follower = follower
 
     def leave(self) -> None:
         self._gone = True
-        if self.follower is not None:
-            self.follower.leave()
+        follower, self.follower = self.follower, None
+        if follower is not None:
+            follower.leave()
 
 
 @contextmanager

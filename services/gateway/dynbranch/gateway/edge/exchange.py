@@ -73,6 +73,10 @@ class ClientSide:
         if self._call is not None:
             self._call()
 
+    def forget(self) -> None:
+        """Nobody is called any more."""
+        self._call = None
+
     def when_left(self, call: Callable[[], None]) -> None:
         """``call`` is called once, at once if the client has left already."""
         self._call = call
@@ -216,7 +220,10 @@ class Exchange:
             self._taken_bytes = counted_bytes
 
     def put_down(self) -> None:
-        """The body is not held any more."""
+        """The body is not held any more, nor does the connection hold this exchange: the two would wait for
+        the garbage collector together."""
+        if self._side is not None:
+            self._side.forget()
         taken, self._taken_bytes = self._taken_bytes, 0
         self._room.give(taken)
 
