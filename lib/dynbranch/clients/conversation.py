@@ -25,7 +25,7 @@ Failure = DomainError | Unreachable
 MAX_CALLS = 20_000
 """Calls under way; more are refused at once."""
 
-APART_S, APART_PER_CALL_S = 0.005, 0.00015
+APART_S, APART_PER_CALL_S = 0.01, 0.0003
 """The shortest time between two messages: so much for each call under way, and no more than the first."""
 
 MAX_MESSAGE_BYTES = 2**20
