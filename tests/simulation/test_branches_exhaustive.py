@@ -5,10 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 from dynbranch.sim.branch_cast import Scenario, Wanted
+from dynbranch.sim.branch_steps import steps_of
+from dynbranch.sim.branch_world import BranchWorld
 from dynbranch.sim.branches_exhaustive import QUICK, SHORT, Explorer, told
+from dynbranch.sim.fingerprint import digest_of
 from simulation.branch_mutants import BRANCH_MUTANTS
 
 LOST = Scenario(
@@ -45,6 +49,20 @@ def test_a_bounded_run_says_that_it_is_not_complete() -> None:
     explored = Explorer(LOST, most_states=20).run()
     assert explored.states == 20 and not explored.complete
     assert told(explored).endswith("not complete")
+
+
+def test_what_was_worked_out_before_is_what_a_world_of_its_own_comes_to() -> None:
+    shared = BranchWorld(WRITTEN)
+    for seed in range(30):
+        rng, one, fresh = Random(seed), shared.copy(), BranchWorld(WRITTEN)
+        while steps := steps_of(one):
+            assert steps == steps_of(fresh)
+            step = rng.choice(steps)
+            one.take(step)
+            fresh.take(step)
+        for part, other in ((one.book, fresh.book), (one.store, fresh.store), (one.registry, fresh.registry)):
+            assert digest_of(part.core) == digest_of(other.core)
+        assert [request.served for request in one.requests] == [request.served for request in fresh.requests]
 
 
 def test_the_program_prints_states_and_transitions() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
@@ -93,6 +93,11 @@ class Ids:
     def begin(self, step: str) -> None:
         self.step, self.made = step, 0
 
+    def copy(self) -> Ids:
+        twin = Ids()
+        twin.step, twin.made = self.step, self.made
+        return twin
+
     def __call__(self) -> bytes:
         self.made += 1
         return hashlib.blake2b(f"{self.step}#{self.made}".encode(), digest_size=16).digest()
@@ -123,7 +128,7 @@ class Discarding:
     ask: DiscardRuns
     handled: bool = False
     immune: frozenset[FillId] = frozenset()
-    aborting: set[GenerationId] = field(default_factory=set)
+    aborting: frozenset[GenerationId] = frozenset()
 
 
 class At(Enum):
@@ -146,7 +151,7 @@ class Request:
     floor: int = 0
     attempt: int = 0
     adopts: bool = False
-    excluded: set[GenerationId] = field(default_factory=set)
+    excluded: frozenset[GenerationId] = frozenset()
     generation: GenerationId | None = None
     served: bytes = b""
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 from dynbranch.controller.core.branches.book import BranchBook
 from dynbranch.controller.core.branches.lifecycle import BranchState, FillState
 from dynbranch.controller.core.branches.messages import Settled
 from dynbranch.controller.core.branches.records import Branch, Fill, StageRun
-from dynbranch.csl.core import consistency, fill_rows, rows
+from dynbranch.csl.core import fill_rows, rows
 from dynbranch.csl.core.events import RenewLeases
 from dynbranch.csl.core.fill_rows import ShadowRow
-from dynbranch.domain.fills import SettlementKind
-from dynbranch.domain.ids import FillId, Instant
+from dynbranch.domain.fills import Settlement, SettlementKind
+from dynbranch.domain.ids import FillId, Instant, Name
 from dynbranch.domain.reuse import GenerationRef, Hit, Live
 from dynbranch.domain.template import Branching
 from dynbranch.engine_agent.core.lifecycle import State
+from dynbranch.engine_agent.core.registry import Registry
+from dynbranch.sim.branch_acts import Broken
 from dynbranch.sim.branch_cast import LEASE_S, LINGER_S, At, Step, name_of, version_in
+from dynbranch.sim.branch_parts import StoreSide
 from dynbranch.sim.branch_steps import deliveries_of
-from dynbranch.sim.branch_world import BranchWorld, Broken
+from dynbranch.sim.branch_world import BranchWorld
 from dynbranch.sim.fingerprint import digest_of
 
 MOST_AT_THE_END = 500
@@ -50,7 +54,8 @@ def take(world: BranchWorld, step: Step) -> None:
 
 def _standing(world: BranchWorld, number: int) -> ShadowRow | None:
     """The shadow that a request is about to find, as the rows have it."""
-    row = world.store.get(fill_rows.shadow_key(name_of(world.requests[number].text)))
+    key = fill_rows.shadow_key(name_of(world.requests[number].text))
+    row = world.store.look(("shadow", key), lambda side: side.rows.get(key))
     return None if row is None else fill_rows.unpack_shadow(row)
 
 
@@ -90,28 +95,35 @@ def _served(world: BranchWorld, number: int) -> None:
 
 
 def look(world: BranchWorld) -> None:
-    found = [*consistency.violations(world.store), *world.library.violations(world.store)]
-    _holds(not found, "store", "; ".join(found))
-    reserved = len(world.book.filling.reservations)
+    reserved = world.book.look("reserved", lambda book: len(book.filling.reservations))
     _holds(reserved == len(world.reserved), "I4", f"{reserved} are reserved for {len(world.reserved)} stages")
     again = [what for what, times in world.moved.items() if times > 1]
     _holds(not again, "I4", f"counted twice: {again}")
     for request in world.requests:
         name = name_of(request.text)
-        entry = world.library.inspect(name, world.store).entry
-        _holds(entry is None or name in world.demanded, "I2", "a result stands that nobody demanded")
+        stands = world.store.look(("stands", name), partial(_stands, name))
+        _holds(not stands or name in world.demanded, "I2", "a result stands that nobody demanded")
 
 
 def told_again(world: BranchWorld) -> None:
     """Every settlement that was told is told once more: it must change nothing."""
     if not world.told:
         return
-    before = _of_book(world.book)
-    for row in world.settlements():
-        if row.number in world.told:
-            effects = world.book.handle(Settled(row), Instant(world.now))
-            _holds(not effects, "I4", f"a settlement that came twice led to {effects}")
-    _holds(_of_book(world.book) == before, "I4", "a settlement that came twice changed the book")
+    told = tuple(row for row in world.settlements() if row.number in world.told)
+    now = Instant(world.now)
+    world.book.look((told, now), lambda book: _again(book, told, now))
+
+
+def _again(book: BranchBook, told: tuple[Settlement, ...], now: Instant) -> None:
+    before = _of_book(book)
+    for row in told:
+        effects = book.handle(Settled(row), now)
+        _holds(not effects, "I4", f"a settlement that came twice led to {effects}")
+    _holds(_of_book(book) == before, "I4", "a settlement that came twice changed the book")
+
+
+def _stands(name: Name, side: StoreSide) -> bool:
+    return side.library.inspect(name, side.rows).entry is not None
 
 
 def _of_book(book: BranchBook) -> tuple[object, ...]:
@@ -125,13 +137,14 @@ def _of_book(book: BranchBook) -> tuple[object, ...]:
 
 
 def at_rest(world: BranchWorld) -> None:
-    _holds(not world.book.filling.reservations, "I4", "something is reserved and nothing is under way")
+    book, side, registry = world.book.core, world.store.core, world.registry.core
+    _holds(not book.filling.reservations, "I4", "something is reserved and nothing is under way")
     for request in world.requests:
         _holds(request.at in (At.HOME, At.SERVED), "I5", "a request waits, and nothing is under way")
-    for branch in world.book.branches.listed("", 100):
+    for branch in book.branches.listed("", 100):
         for fill in branch.fills.values():
             if _is_lost(branch, fill):
-                _is_gone(world, fill)
+                _is_gone(world, fill, side, registry)
         if all(fill.is_over for fill in branch.fills.values()) and not branch.unresolved:
             _holds(branch.state is BranchState.SETTLED, "I4", "all its fills are over, and it is not settled")
 
@@ -145,20 +158,20 @@ def _is_lost(branch: Branch, fill: Fill) -> bool:
 
 
 def _waits(world: BranchWorld, stage: StageRun) -> bool:
-    """Of what failed or was aborted after a demand took it over, the store tells nothing more: the book lets
-    go of it in time."""
-    ended_badly = world.failures > 0 or world.expired
+    """Of what failed, was aborted or could not be stored after a demand took it over, the store tells nothing
+    more: the book lets go of it in time."""
+    ended_badly = world.failures > 0 or world.expired or world.version > 0
     return stage.state is FillState.ADOPTED and not stage.active and ended_badly
 
 
-def _is_gone(world: BranchWorld, fill: Fill) -> None:
+def _is_gone(world: BranchWorld, fill: Fill, side: StoreSide, registry: Registry) -> None:
     over = all(stage.is_over or _waits(world, stage) for stage in fill.stages)
     _holds(over, "I2", f"{fill.selection} was lost, and is not over")
-    for key, row in world.store.scan(rows.SHADOWS):
+    for key, row in side.rows.scan(rows.SHADOWS):
         shadow = fill_rows.unpack_shadow(row)
         lives = shadow.origin.fill_id == fill.fill_id and not shadow.lost
         _holds(not lives, "I2", f"{fill.selection} was lost, and its shadow lives: {key.hex()}")
-    for generation in world.registry.generations.values():
+    for generation in registry.generations.values():
         lease = generation.order.lease
         if lease is None or lease.fill is None or lease.fill.fill_id != fill.fill_id:
             continue
@@ -184,18 +197,18 @@ def at_the_end(world: BranchWorld) -> None:
         world.pass_time(2 * LEASE_S)
         world.ask(RenewLeases((), 0))
     told_again(world)
-    for branch in world.book.branches.listed("", 100):
+    for branch in world.book.core.branches.listed("", 100):
         for stage in branch.stages():
             over = stage.is_over or _waits(world, stage)
             _holds(over, "I4", f"the end of a stage was never told: {stage.state.value}")
     world.pass_time(LINGER_S)
     _holds(not deliveries_of(world), "I5", "it does not come to an end")
-    filling = world.book.filling
+    side, filling = world.store.core, world.book.core.filling
     _holds(not len(filling) and not filling.reservations, "I4", "fills are left in the book")
     _holds(world.closed == 1, "I4", f"the predictors were told {world.closed} times")
-    _holds(not any(True for _ in world.store.scan(rows.SHADOWS)), "I2", "a shadow is left")
-    _holds(not world.library.memory.leases.fills, "I4", "a fill's lease is left")
-    _holds(not world.registry.open_count, "I4", "a generation is left")
+    _holds(not any(True for _ in side.rows.scan(rows.SHADOWS)), "I2", "a shadow is left")
+    _holds(not side.library.memory.leases.fills, "I4", "a fill's lease is left")
+    _holds(not world.registry.core.open_count, "I4", "a generation is left")
     _settled(world)
 
 
@@ -210,7 +223,7 @@ def _settled(world: BranchWorld) -> None:
         if SettlementKind.SHADOWED in counted:
             ends = sum(counted[kind] for kind in ONCE_PER_SHADOW)
             _holds(ends == 1, "I4", f"a shadow ended {ends} times: {found}")
-    (branch,) = world.book.branches.listed("", 100)
+    (branch,) = world.book.core.branches.listed("", 100)
     for stage in branch.stages():
         found = kinds.get((stage.key.fill_id, stage.key.number), [])
         what = f"{stage.state.value} in the book, by the store {[kind.value for kind in found]}"

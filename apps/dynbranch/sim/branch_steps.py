@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import assert_never
 
 from dynbranch.controller.core.branches.messages import StageKey
-from dynbranch.engine_agent.core.lifecycle import State
 from dynbranch.sim.branch_cast import At, Phase, Step, Work
 from dynbranch.sim.branch_world import BranchWorld, place_of
 
@@ -27,11 +26,7 @@ def deliveries_of(world: BranchWorld) -> list[Step]:
     found += [("abort", one.hex()) for one in sorted(world.aborts)]
     found += [("order", one.hex()) for one in world.orders]
     found += [("left", one.hex(), str(follower)) for one, follower in world.lefts]
-    found += [
-        ("run", one.hex())
-        for one, known in world.registry.generations.items()
-        if known.state is State.RUNNING
-    ]
+    found += [("run", one.hex()) for one in world.running]
     found += [("commit", one.hex()) for one in world.commits]
     found += [("release", one.hex()) for one in sorted(world.releases)]
     found += [("write",)] if world.acknowledged < world.version else []
@@ -76,9 +71,5 @@ def _others(world: BranchWorld) -> list[Step]:
     if scenario.expires and not world.expired:
         found.append(("expire",))
     if world.failures < scenario.failures:
-        found += [
-            ("fail", one.hex())
-            for one, known in world.registry.generations.items()
-            if known.state is State.RUNNING
-        ]
+        found += [("fail", one.hex()) for one in world.running]
     return found

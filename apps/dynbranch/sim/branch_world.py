@@ -7,7 +7,10 @@ so that every interleaving can be tried.
 
 from __future__ import annotations
 
+import hashlib
+import marshal
 from collections import Counter
+from copy import copy
 from typing import assert_never, cast
 
 from dynbranch.controller.core.branches.admission import Always
@@ -41,13 +44,9 @@ from dynbranch.controller.core.branches.messages import (
 )
 from dynbranch.controller.core.branches.messages import Event as BookEvent
 from dynbranch.controller.core.branches.reservations import Quota
-from dynbranch.csl.core import founding
-from dynbranch.csl.core.events import DeleteSlice, Moment, ReleaseLeases, RenewLeases, SweepShadows, Write
 from dynbranch.csl.core.events import Event as StoreEvent
-from dynbranch.csl.core.heat import Heat
-from dynbranch.csl.core.limits import Limits
+from dynbranch.csl.core.events import Moment, ReleaseLeases, RenewLeases, SweepShadows, Write
 from dynbranch.csl.fake import digest
-from dynbranch.csl.key_value import MemoryKeyValue
 from dynbranch.domain.engine import (
     Aborted,
     Completed,
@@ -99,7 +98,9 @@ from dynbranch.domain.reuse import (
 )
 from dynbranch.domain.template import Output
 from dynbranch.engine_agent.core import messages as agent
+from dynbranch.engine_agent.core.lifecycle import State
 from dynbranch.engine_agent.core.registry import Limits as AgentLimits
+from dynbranch.sim.branch_acts import asked, form_of, heard, store_side, worked
 from dynbranch.sim.branch_cast import (
     ENGINE,
     EXPIRES_S,
@@ -122,18 +123,14 @@ from dynbranch.sim.branch_cast import (
     request_text,
     template_of,
 )
+from dynbranch.sim.branch_parts import Part, Tables
 
 SLOTS = 8
-LEASE_MS = round(LEASE_S * 1000)
 ROUTE = DemandId(b"route")
 
 
-class Broken(AssertionError):
-    """A promise that did not hold. ``promise`` names it."""
-
-    def __init__(self, promise: str, what: str) -> None:
-        super().__init__(f"{promise}: {what}")
-        self.promise = promise
+_Ordering = tuple[Lease | None, WorkClass, str, int]
+"""An order on its way: under which lease, as what, what is asked, and who follows."""
 
 
 class BranchWorld:
@@ -141,25 +138,24 @@ class BranchWorld:
 
     def __init__(self, scenario: Scenario, cores: BranchCores | None = None) -> None:
         cores = cores or BranchCores()
+        tables = Tables(scenario)
+        self.tables = tables
         self.scenario = scenario
         self.now = 100.0
         self.ids = Ids()
-        self.store = MemoryKeyValue()
-        self.store.apply(founding.found(1))
-        limits = Limits(lease_ttl_ms=LEASE_MS, max_lease_ttl_ms=LEASE_MS, max_shadow_ttl_ms=LEASE_MS)
-        self.library = cores.library(limits=limits, new_id=self.ids, view=self.store)
-        # Nothing is evicted for want of room here, and every state holds the whole of it.
-        self.library.memory.heat = Heat(bits=2)
+        self.store = Part(tables.stores, tables.stores.put(store_side(cores)))
         # No response ends before its commit is answered: a fill that is cut short so is not told apart.
-        self.registry = cores.registry(AgentLimits(fill_slots=SLOTS, commit_budget_s=LEASE_S))
-        self.book = cores.book(Always(SLOTS), bounds=Bounds(linger_s=LINGER_S), quota=Quota(slots=SLOTS))
+        registry = cores.registry(AgentLimits(fill_slots=SLOTS, commit_budget_s=LEASE_S))
+        self.registry = Part(tables.registries, tables.registries.put(registry))
+        book = cores.book(Always(SLOTS), bounds=Bounds(linger_s=LINGER_S), quota=Quota(slots=SLOTS))
+        self.book = Part(tables.books, tables.books.put(book))
         self.proposals: list[BranchId] = []
         self.work: dict[StageKey, Work] = {}
         self.let_go: list[StageKey] = []
         self.begins: dict[StageKey, RunStage] = {}
         self.discards: dict[str, Discarding] = {}
         self.aborts: set[GenerationId] = set()
-        self.orders: dict[GenerationId, tuple[GenerationOrder, str, int]] = {}
+        self.orders: dict[GenerationId, _Ordering] = {}
         self.lefts: list[tuple[GenerationId, int]] = []
         self.commits: dict[GenerationId, agent.CommitResult] = {}
         self.releases: set[LeaseId] = set()
@@ -188,7 +184,32 @@ class BranchWorld:
         self._tell(StageArrived(UnixMs(1), ROUTE, OWN, template, "route", {}, (), passport))
 
     def settlements(self) -> tuple[Settlement, ...]:
-        return self.library.settlements(self.store, after=0, at_most=1000)
+        return self.store.look(
+            "settlements", lambda side: side.library.settlements(side.rows, after=0, at_most=1000)
+        )
+
+    @property
+    def running(self) -> tuple[GenerationId, ...]:
+        return self.registry.look(
+            "running",
+            lambda core: tuple(i for i, one in core.generations.items() if one.state is State.RUNNING),
+        )
+
+    # -- keeping it ----------------------------------------------------------------------------------------
+
+    def copy(self) -> BranchWorld:
+        twin = BranchWorld.__new__(BranchWorld)
+        for name, value in vars(self).items():
+            setattr(twin, name, value.copy() if isinstance(value, _COPIED) else value)
+        twin.work = {key: copy(work) for key, work in self.work.items()}
+        twin.discards = {key: copy(discarding) for key, discarding in self.discards.items()}
+        twin.requests = [copy(request) for request in self.requests]
+        return twin
+
+    def mark(self) -> bytes:
+        """The same for states that go on alike."""
+        form = [form_of(value, self.tables.told) for name, value in vars(self).items() if name not in _FIXED]
+        return hashlib.blake2b(marshal.dumps(form, 2), digest_size=16).digest()
 
     # -- making it happen ----------------------------------------------------------------------------------
 
@@ -203,9 +224,9 @@ class BranchWorld:
     def _tell(self, event: BookEvent) -> None:
         if isinstance(event, StageEnded):
             self.reserved.discard(event.key)
-        effects = self.book.handle(event, Instant(self.now))
-        self.book.validate_state()
-        for effect in effects:
+        now = Instant(self.now)
+        what = (now, "arrived" if isinstance(event, StageArrived) else event)
+        for effect in self.book.do(what, lambda book: heard(book, event, now)):
             match effect:
                 case Propose(branch_id):
                     self.proposals.append(branch_id)
@@ -234,12 +255,10 @@ class BranchWorld:
             self.moved[told.fill_id, str(facts["stage"]), str(facts["state"])] += 1
 
     def ask(self, event: StoreEvent) -> object:
-        decision = self.library.handle(event, self.store, self.moment)
-        self.store.apply(decision.batch)
-        for number in self.library.slices:
-            self.store.apply(self.library.delete_slice(DeleteSlice(number), self.store).batch)
-            self.library.slice_deleted(number)
-        return decision.reply
+        now, step, made = self.moment, self.ids.step, self.ids.made
+        what = (event, now, step, made)
+        reply, self.ids.made = self.store.do(what, lambda side: asked(side, event, now, step, made))
+        return reply
 
     @property
     def moment(self) -> Moment:
@@ -277,9 +296,9 @@ class BranchWorld:
             case FillGranted(lease):
                 self._tell(StageBegan(key, lease.generation))
                 work.phase, work.generation = Phase.FOLLOWING, lease.generation
-                order = self._order_of(lease.generation.generation_id, lease, WorkClass.FILL)
                 text = work.ask.prepared.body.decode()
-                self.orders[order.generation_id] = (order, text, _follower_of(key))
+                generation = lease.generation.generation_id
+                self.orders[generation] = (lease, WorkClass.FILL, text, _follower_of(key))
             case FillKnown(payload=payload):
                 self._end(key, StageEnded(key, Ending.KNOWN, output=self._output(key, payload)))
             case FillLive(generation):
@@ -369,7 +388,7 @@ class BranchWorld:
         ask = discarding.ask
         result = cast(DiscardResult, self.ask(DiscardFills(ask.fills, ask.reason)))
         discarding.handled, discarding.immune = True, frozenset(result.immune)
-        discarding.aborting = {one.generation_id for one in result.abort}
+        discarding.aborting = frozenset(one.generation_id for one in result.abort)
         self.aborts |= discarding.aborting
         self.discarded.update(ask.fills)
 
@@ -395,7 +414,11 @@ class BranchWorld:
     # The engine
 
     def _agent(self, event: agent.Event) -> None:
-        effects = self.registry.handle(event, Instant(self.now))
+        now = Instant(self.now)
+        answer = self.registry.do((now, event), lambda registry: worked(registry, event, now))
+        if isinstance(answer, NotFound):
+            raise answer
+        effects, ends = answer
         for effect in effects:
             match effect:
                 case agent.StartEngine(order):
@@ -420,10 +443,7 @@ class BranchWorld:
                     pass
                 case _:
                     assert_never(effect)
-        for generation, one in self.registry.generations.items():
-            if one.end is not None:
-                self.ends[generation] = one.end
-        self.registry.validate_state()
+        self.ends.update(ends)
 
     def _order_of(self, generation: GenerationId, lease: Lease | None, work: WorkClass) -> GenerationOrder:
         return GenerationOrder(
@@ -433,7 +453,8 @@ class BranchWorld:
 
     def _do_order(self, whom: str) -> None:
         generation = GenerationId(bytes.fromhex(whom))
-        order, text, follower = self.orders.pop(generation)
+        lease, work, text, follower = self.orders.pop(generation)
+        order = self._order_of(generation, lease, work)
         self.texts[generation] = text
         self._agent(agent.Ordered(order, agent.FollowerId(follower)))
 
@@ -450,7 +471,7 @@ class BranchWorld:
         self.aborts.discard(generation)
         self._agent(agent.AbortAsked(generation, "lost", only_speculative=True))
         for discarding in self.discards.values():
-            discarding.aborting.discard(generation)
+            discarding.aborting -= {generation}
 
     def _do_left(self, whom: str, follower: str) -> None:
         generation = GenerationId(bytes.fromhex(whom))
@@ -489,7 +510,7 @@ class BranchWorld:
             identity=request.identity,
             scope=self.scope,
             intended=GenerationRef(GenerationId(b""), ENGINE),
-            exclude_generations=frozenset(request.excluded),
+            exclude_generations=request.excluded,
         )
         self.demanded.add(demand.name)
         self.answered = None
@@ -504,8 +525,8 @@ class BranchWorld:
             case Miss(lease):
                 generation_id = GenerationId(self.ids()) if lease is None else lease.generation.generation_id
                 request.generation = generation_id
-                order = self._order_of(generation_id, lease, WorkClass.CANONICAL)
-                self.orders[generation_id] = (order, request.text, self._follower(number))
+                follower = self._follower(number)
+                self.orders[generation_id] = (lease, WorkClass.CANONICAL, request.text, follower)
                 request.at = At.WAITING
 
     def _follower(self, number: str) -> int:
@@ -524,7 +545,7 @@ class BranchWorld:
     @staticmethod
     def _again(request: Request) -> None:
         assert request.generation is not None
-        request.excluded.add(request.generation)
+        request.excluded |= {request.generation}
         request.attempt += 1
         request.at = At.ASKING
 
@@ -556,6 +577,10 @@ class BranchWorld:
     def sweep(self) -> None:
         while self.ask(SweepShadows()):
             pass
+
+
+_COPIED = (dict, list, set, Counter, Part, Ids)
+_FIXED = frozenset({"tables", "scenario", "ids", "answered"})
 
 
 def place_of(key: StageKey) -> str:

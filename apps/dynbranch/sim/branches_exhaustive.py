@@ -1,26 +1,22 @@
 """Every interleaving of a small branch's life: ``python -m dynbranch.sim.branches_exhaustive --size quick``.
 
-States are visited once, told apart by their fingerprints. A failure prints the steps that led to it.
+States are visited once, told apart by their fingerprints; what an event makes of one core is worked out
+once for all states that share it. A failure prints the steps that led to it.
 """
 
 from __future__ import annotations
 
 import argparse
-import copyreg
-import io
-import pickle
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
 
-from dynbranch.domain.template import Branching, Template
+from dynbranch.domain.template import Branching
 from dynbranch.sim import branch_judge
-from dynbranch.sim.branch_cast import BranchCores, Scenario, Step, Wanted, template_of
+from dynbranch.sim.branch_acts import Broken
+from dynbranch.sim.branch_cast import BranchCores, Scenario, Step, Wanted
 from dynbranch.sim.branch_steps import deliveries_of, steps_of
-from dynbranch.sim.branch_world import BranchWorld, Broken
-from dynbranch.sim.fingerprint import digest_of
+from dynbranch.sim.branch_world import BranchWorld
 
 
 @dataclass(slots=True)
@@ -41,7 +37,7 @@ class Explored:
 class _Place:
     """A state on the way down: how it was left, and the steps from it that are still to be tried."""
 
-    frozen: bytes
+    world: BranchWorld
     steps: Iterator[Step]
     came_by: Step | None = None
 
@@ -70,7 +66,7 @@ class Explorer:
                 if step is None:
                     self._way.pop()
                     continue
-                world = pickle.loads(place.frozen)
+                world = place.world.copy()
                 branch_judge.take(world, step)
                 explored.transitions += 1
                 self._enter(world, step)
@@ -83,13 +79,12 @@ class Explorer:
         return explored
 
     def _enter(self, world: BranchWorld, came_by: Step | None) -> None:
-        mark = digest_of(world)
+        mark = world.mark()
         if mark in self._known:
             return
         self._known.add(mark)
         self.explored.states += 1
         steps = steps_of(world)
-        frozen = frozen_of(world)
         branch_judge.look(world)
         branch_judge.told_again(world)
         if not deliveries_of(world):
@@ -97,25 +92,8 @@ class Explorer:
             branch_judge.at_rest(world)
         if not steps:
             self.explored.ends += 1
-            branch_judge.at_the_end(world)
-        self._way.append(_Place(frozen, iter(steps), came_by))
-
-
-def frozen_of(world: BranchWorld) -> bytes:
-    """What ``pickle.loads`` makes the same world of."""
-    out = io.BytesIO()
-    pickler = pickle.Pickler(out, pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table = {
-        **copyreg.dispatch_table,
-        MappingProxyType: lambda mapping: (_read_only, (dict(mapping),)),
-        Template: lambda _: (template_of, (world.scenario,)),
-    }
-    pickler.dump(world)
-    return out.getvalue()
-
-
-def _read_only(mapping: dict[str, Any]) -> MappingProxyType[str, Any]:
-    return MappingProxyType(mapping)
+            branch_judge.at_the_end(world.copy())
+        self._way.append(_Place(world, iter(steps), came_by))
 
 
 # As a program
