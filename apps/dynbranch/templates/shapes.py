@@ -271,7 +271,7 @@ class Generaliser:
             if all(same(lines.value(s), v) for s, v in middles):
                 return Filled(lines, len(middles), _distinct(middles))
             self._forget(expression)
-        regex = f"(?s)\\A{_escaped(begin)}(.*){_escaped(end)}\\Z"
+        regex = f"(?s)\\A{_escaped(begin)}(.*){_escaped(end)}\\z"
         expression = self._new_input(stage, path, regex, every=False, as_json=False, pairs=middles)
         return Filled(expression, len(middles), _distinct(middles))
 

@@ -52,7 +52,7 @@ class Offered:
 
 
 class Follower:
-    """Everything of a template that reads, compiled once. Raises BadPath or re.error at construction."""
+    """Everything of a template that reads, compiled once. Raises BadPath or ValueError at construction."""
 
     def __init__(self, template: Template) -> None:
         self.template = template

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.template import Origin, Output, OutputPart, Where, WorkflowContext
 from dynbranch.naming.document import Json, Number, parse_text
 from dynbranch.rendering.json_path import parse_path, values_at
+from dynbranch.rendering.patterns import Pattern
 
 
 class Locator:
-    """Raises BadPath or re.error for a ``Where`` that can not be used."""
+    """Raises BadPath or ValueError for a ``Where`` that can not be used."""
 
     def __init__(self, where: Where) -> None:
         self.where = where
         self.steps = parse_path(where.path) if where.path else None
-        self.regex = re.compile(where.regex, re.MULTILINE) if where.regex else None
+        self.regex = Pattern(where.regex) if where.regex else None
 
     def in_json(self, value: Json) -> list[Json]:
         found = values_at(value, self.steps) if self.steps is not None else [value]
@@ -56,17 +56,10 @@ class Locator:
             found = [parsed for value in found for parsed in _parsed(value)]
         return found
 
-    def _matches(self, value: Json, regex: re.Pattern[str]) -> Iterator[str]:
+    def _matches(self, value: Json, regex: Pattern) -> Iterator[str]:
         if isinstance(value, str):
-            for match in regex.finditer(value):
-                yield matched(match)
-
-
-def matched(match: re.Match[str]) -> str:
-    """The group ``value``, else the first group, else everything."""
-    if "value" in match.re.groupindex:
-        return match["value"] or ""
-    return (match[1] if match.re.groups else match[0]) or ""
+            for found in regex.found(value):
+                yield found.value
 
 
 def scalar_text(value: Json) -> str | None:

@@ -1,70 +1,97 @@
-"""Regular expressions that a template may use: those whose search does not explode.
+"""Regular expressions of templates: searched in a time that grows with the text, and with nothing else.
 
-They are searched in what users and models write, on the way of requests, and a search can not be stopped.
+They are searched in what users and models write, on the way of requests, and a search can not be stopped. So
+they are RE2's, which never goes back, and each search looks at no more than a fixed amount of text.
 """
 
 from __future__ import annotations
 
-import re
-import re._constants as codes  # type: ignore[import-not-found]
-import re._parser as parser  # type: ignore[import-not-found]
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
-_FEW: Final = 16
-"""Repetitions that are no danger, within each other or not."""
+import re2
 
-_REPEATS: Final = frozenset({codes.MAX_REPEAT, codes.MIN_REPEAT})
-_NEVER_TRIED_AGAIN: Final = frozenset({codes.ATOMIC_GROUP, codes.POSSESSIVE_REPEAT})
+MAX_CHARACTERS: Final = 2**18
+"""Of one text so many are searched; of a larger expression (``MAX_STEPS``) fewer."""
+
+MAX_SIZE: Final = 2_500
+"""Instructions of an expression. A class such as ``\\pL`` takes 1,200 of them."""
+
+MAX_STEPS: Final = 2**27
+"""Characters of a text times instructions: the most that one search does where RE2 has to follow every way at
+once, less than a second."""
+
+MAX_LOOKED_AT: Final = 2**27
+"""Characters that all matches of one text may look at: each may look at all that follows it."""
+
+_ADVICE: Final = {
+    "(?=": "it can not look ahead or behind: write out what follows, and put the value into a group",
+    "(?!": "it can not look ahead or behind: say what may stand there, as in [^x]",
+    "(?<": "it can not look ahead or behind: write out what precedes, and put the value into a group",
+    "(?>": "a group need not be atomic, nothing is tried twice: write (?:…)",
+    "\\Z": "write \\z for the end of the text",
+    "bad repetition operator": "a repetition need not be possessive, nothing is tried twice: write + or *",
+}
 
 
-def checked_pattern(text: str) -> re.Pattern[str]:
-    """Raises ValueError with what is wrong, for people."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A match from character ``begin`` to ``end``. ``value``: the group of that name, else the first group,
+    else all of it."""
+
+    value: str
+    begin: int
+    end: int
+
+
+class Pattern:
+    """One expression in RE2's syntax; ``^`` and ``$`` match at lines. Raises ValueError, told for people."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        options = re2.Options()
+        options.log_errors = False
+        try:
+            self._regex: Any = re2.compile(f"(?m){text}", options)
+        except (re2.error, UnicodeEncodeError) as error:
+            told = _told(error)
+            raise ValueError(f"the regular expression {text!r} can not be used: {told}") from None
+        size = self._regex.programsize
+        if size > MAX_SIZE:
+            raise ValueError(
+                f"the regular expression {text!r} is too large: {size} instructions, and at most {MAX_SIZE} "
+                "are allowed; repeat less by counts such as {100}"
+            )
+        self.longest = min(MAX_CHARACTERS, MAX_STEPS // max(1, size))
+        """Characters of a text that are searched."""
+        self._group = self._regex.groupindex.get("value", 1 if self._regex.groups else 0)
+
+    def found(self, text: str, start: int = 0) -> Iterator[Found]:
+        """All matches that begin at ``start`` or later, in their order. Lone surrogates match as ``?``."""
+        searched = _encodable(text[: self.longest])
+        looked_at = 0
+        for match in self._regex.finditer(searched, start):
+            yield Found(match[self._group] or "", match.start(), match.end())
+            looked_at += len(searched) - match.start()
+            if looked_at > MAX_LOOKED_AT:
+                return
+
+    def first(self, text: str) -> Found | None:
+        return next(self.found(text), None)
+
+
+def _encodable(text: str) -> str:
     try:
-        compiled = re.compile(text, re.MULTILINE)
-        tree = parser.parse(text, re.MULTILINE)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"the regular expression {text!r} can not be used: {error}") from None
-    if _explodes(tree, within=False):
-        raise ValueError(
-            f"the regular expression {text!r} repeats a repetition, and may then search for years. Make the "
-            "inner one possessive, as in (?:a++,)*, or the group atomic, as in (?>a+,)*"
-        )
-    return compiled
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text
 
 
-def _explodes(tree: Any, *, within: bool) -> bool:
-    """Whether a repetition may be split in many ways among the rounds of one around it."""
-    for code, argument in tree:
-        if code in _NEVER_TRIED_AGAIN:
-            # What stands in one of these is matched in one way. Within, the counting begins anew.
-            if any(_explodes(inner, within=False) for inner in _inside(argument)):
-                return True
-            continue
-        repeats = code in _REPEATS and argument[1] > _FEW
-        if repeats and within:
-            return True
-        branches = within and code is codes.BRANCH and _overlap(argument[1])
-        if branches or any(_explodes(inner, within=within or repeats) for inner in _inside(argument)):
-            return True
-    return False
-
-
-def _overlap(alternatives: list[Any]) -> bool:
-    """Whether two may begin with the same character; what is no plain character may be any."""
-    firsts = [_first(one) for one in alternatives]
-    return None in firsts or len(set(firsts)) < len(firsts)
-
-
-def _first(alternative: Any) -> int | None:
-    for code, argument in alternative:
-        return argument if code is codes.LITERAL else None
-    return None
-
-
-def _inside(argument: Any) -> Iterator[Any]:
-    if isinstance(argument, parser.SubPattern):
-        yield argument
-    elif isinstance(argument, tuple | list):
-        for part in argument:
-            yield from _inside(part)
+def _told(error: Exception) -> str:
+    reason = error.args[0] if error.args else ""
+    told = reason.decode(errors="replace") if isinstance(reason, bytes) else str(error)
+    told = told.replace("(?m)", "")
+    advice = next((better for mark, better in _ADVICE.items() if mark in told), "")
+    return f"{told}; {advice}" if advice else told

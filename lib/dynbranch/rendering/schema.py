@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, Literal
 
 from dynbranch.rendering.json_path import parse_path
-from dynbranch.rendering.patterns import checked_pattern
+from dynbranch.rendering.patterns import Pattern
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 _NAME = re.compile(r"[A-Za-z][\w-]{0,63}")
@@ -35,7 +35,8 @@ def _path(text: str) -> str:
 
 
 def _regex(text: str) -> str:
-    checked_pattern(text)
+    if text:
+        Pattern(text)
     return text
 
 

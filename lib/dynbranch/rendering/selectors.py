@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.template import Ambiguous, Choice, Output, OutputPart, Selected, Where
 from dynbranch.naming.document import Json, parse_text
 from dynbranch.rendering.json_stream import JsonWatch
-from dynbranch.rendering.locating import Locator, matched, scalar_text
+from dynbranch.rendering.locating import Locator, scalar_text
 from dynbranch.rendering.outputs import Added
+from dynbranch.rendering.patterns import Pattern
 
 
 class Selector:
@@ -115,7 +115,7 @@ class Watch:
         regex = self._selector.locator.regex
         for place in sorted(self._names):
             choice = self._closed_names.get(place) or Choice(self._names[place], False, False, self._read)
-            if regex is None or regex.search(choice.value):
+            if regex is None or regex.first(choice.value):
                 yield choice
 
 
@@ -125,9 +125,14 @@ class _TextWatch:
     def __init__(self, locator: Locator) -> None:
         self._json = JsonWatch(locator.steps) if locator.steps is not None else None
         self._regex = locator.regex
-        self._text = ""
-        self._searched = 0
         self._found: list[Choice] = []
+        self._tail = ""
+        """What no match has taken, and the character before it."""
+        self._tail_at = 0
+        self._start = 0
+        self._added: list[str] = []
+        self._length = 0
+        self._due = 0
 
     def feed(self, added: str) -> None:
         if self._json is not None:
@@ -135,13 +140,27 @@ class _TextWatch:
             return
         if self._regex is None:
             return
-        self._text += added
-        for match in self._regex.finditer(self._text, self._searched):
+        self._added.append(added)
+        self._length += len(added)
+        if self._length >= self._due:
+            self._search(self._regex)
+
+    def _search(self, regex: Pattern) -> None:
+        text = self._tail + "".join(self._added)
+        self._added.clear()
+        taken = self._start
+        for match in regex.found(text, self._start):
             # A match that ends where the text does may still grow.
-            if match.end() == len(self._text) or match.end() == match.start():
+            if match.end == len(text) or match.end == match.begin:
                 break
-            self._found.append(Choice(matched(match), closed=True, final=False, at=match.end()))
-            self._searched = match.end()
+            self._found.append(Choice(match.value, closed=True, final=False, at=self._tail_at + match.end))
+            taken = match.end
+        kept = max(0, taken - 1)
+        self._tail, self._tail_at, self._start = text[kept:], self._tail_at + kept, taken - kept
+        # Searched anew when a sixteenth more is there: so all searches together look at each character a
+        # fixed number of times, however small the pieces are.
+        self._length = len(self._tail)
+        self._due = self._length + self._length // 16
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -149,11 +168,11 @@ class _TextWatch:
             return tuple(self._found)
         if self._regex is None:
             return self._json.choices
-        return tuple(_within(self._json.choices, self._regex.search))
+        return tuple(_within(self._json.choices, self._regex))
 
 
-def _within(choices: Iterable[Choice], search: Callable[[str], re.Match[str] | None]) -> Iterable[Choice]:
+def _within(choices: Iterable[Choice], regex: Pattern) -> Iterable[Choice]:
     for choice in choices:
-        match = search(choice.value) if choice.closed else None
+        match = regex.first(choice.value) if choice.closed else None
         if match is not None:
-            yield Choice(matched(match), closed=True, final=choice.final, at=choice.at)
+            yield Choice(match.value, closed=True, final=choice.final, at=choice.at)

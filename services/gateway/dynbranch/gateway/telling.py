@@ -35,7 +35,7 @@ _NOTHING_KNOWN = WorkflowContext()
 
 
 class TemplateInForce:
-    """One template, made ready to read requests and answers with. Raises BadPath or re.error."""
+    """One template, made ready to read requests and answers with. Raises BadPath or ValueError."""
 
     def __init__(self, template: Template) -> None:
         self.template = template

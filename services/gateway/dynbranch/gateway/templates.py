@@ -24,7 +24,7 @@ FORGET_S = 60.0
 
 
 def read_template(workflow_type: str, text: str) -> TemplateInForce:
-    """Raises whatever is wrong with it: DomainError, BadPath, re.error."""
+    """Raises whatever is wrong with it: DomainError, BadPath, ValueError."""
     return TemplateInForce(parse_template(text, workflow_type))
 
 
