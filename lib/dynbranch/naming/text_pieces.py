@@ -86,7 +86,9 @@ class TextPieces:
         before, after = chunk[: start + 1], chunk[match.end() :]
         # With an escape in it, a key could be spelled in a way that was not looked for.
         piece = chunk[start + 1 : match.end()]
-        if b"\\" in before or b"\\" in after:
+        around = before + after
+        # Of a line break between tokens a stream would make two lines.
+        if b"\\" in around or b"\n" in around or b"\r" in around:
             return
         if piece == text.encode("utf-8", "replace") or json.loads(b'"' + piece + b'"') == text:
             self._before, self._after = before, after

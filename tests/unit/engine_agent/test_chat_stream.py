@@ -4,7 +4,7 @@ import json
 
 import pytest
 from dynbranch.engine_agent.engines.chat_stream import ChatStream, ErrorChunk
-from dynbranch.engine_agent.engines.sse import MalformedStream, SseEvent
+from dynbranch.engine_agent.engines.sse import MalformedStream, SseEvent, SseParser
 
 DONE = SseEvent(b"[DONE]")
 
@@ -83,3 +83,14 @@ def test_items_are_the_raw_bytes_and_nothing_follows_the_end_mark() -> None:
     raw = b'{"choices": [ {"index":0,"finish_reason":"stop"} ],  "usage": null}'
     stream = ChatStream()
     assert stream.take_all([SseEvent(b" " + raw + b" "), DONE, SseEvent(b"rubbish")]) == ((raw,), None)
+
+
+def test_a_line_break_between_tokens_is_not_learned() -> None:
+    parser, stream = SseParser(), ChatStream()
+    choice = b'"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}'
+    items, flaw = stream.take_all(parser.feed(b'data: {"id":"1",\ndata: ' + choice % b"a" + b"\n\n"))
+    assert len(items) == 1 and flaw is None
+    broken = b'data: {"id":"1",\n' + choice % b"b" + b"\n\n"
+    lone = parser.lone(broken)
+    assert lone is None or not stream.is_another_piece(lone)
+    assert isinstance(stream.take_all(parser.feed(broken))[1], MalformedStream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from dynbranch.domain.engine import Aborted, Completed, Failed, GenerationOrder, WireProtocol
@@ -35,6 +35,11 @@ class AgentMetrics:
             return kind(f"dynbranch_engine_agent_{name}", text, labels, registry=registry, **options)
 
         self.generations: Counter = named(Counter, "generations", "Generations that are over.", "outcome")
+        # Finding a metric by its labels costs more than counting.
+        self._by_outcome = {
+            outcome: self.generations.labels(outcome=outcome)
+            for outcome in ("completed", "failed", "aborted")
+        }
         self.commits: Counter = named(Counter, "commits", "Answers to commits.", "answer")
         self.losses: Counter = named(Counter, "engine_losses", "Times that the engine was lost.")
         self.unconfirmed: Counter = named(
@@ -79,7 +84,7 @@ class AgentMetrics:
         self.followers: Gauge = named(Gauge, "followers", "Streams that follow a generation.")
 
     def ended(self, generation: Generation) -> None:
-        self.generations.labels(outcome=_outcome(generation)).inc()
+        self._by_outcome[_outcome(generation)].inc()
         if generation.adopted:
             self.adopted.inc()
         if isinstance(generation.end, Aborted) and generation.end.reason == GAVE_WAY:
@@ -100,6 +105,8 @@ class GenerationSpans:
         self._open: dict[GenerationId, Span] = {}
 
     def start(self, order: GenerationOrder, kind: str) -> None:
+        if telemetry.is_idle():
+            return
         span = self._tracer.start_span(telemetry.SPAN_GENERATE, kind=telemetry.SpanKind.SERVER)
         self._open[order.generation_id] = span
         if span.is_recording():
@@ -116,11 +123,13 @@ class GenerationSpans:
         span.end()
 
     def traceparent(self, generation: GenerationId) -> str:
-        return telemetry.traceparent(self._open.get(generation, INVALID_SPAN))
+        span = self._open.get(generation)
+        return "" if span is None else telemetry.traceparent(span)
 
     def current(self, generation: GenerationId) -> AbstractContextManager[Span]:
         """Makes the generation's span the parent of what its engine is asked."""
-        return use_span(self._open.get(generation, INVALID_SPAN), record_exception=False)
+        span = self._open.get(generation)
+        return nullcontext(INVALID_SPAN) if span is None else use_span(span, record_exception=False)
 
     def commit(self, generation: GenerationId) -> AbstractContextManager[Span]:
         """The ``csl.commit`` span, a child of the generation's."""
