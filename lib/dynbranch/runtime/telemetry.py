@@ -97,15 +97,11 @@ def span(
     tracer: Tracer, name: str, kind: SpanKind = SpanKind.INTERNAL, context: Context | None = None
 ) -> AbstractContextManager[Span]:
     """A span that is current within. Where nobody exports and the caller named none, it costs nothing."""
-    if is_idle(context):
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider) and not (
+        get_current() if context is None else context
+    ):
         return _NO_SPAN
     return tracer.start_as_current_span(name, context=context, kind=kind)
-
-
-def is_idle(context: Context | None = None) -> bool:
-    """Whether a span would be none: nobody exports, and the caller named none."""
-    called = get_current() if context is None else context
-    return not called and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def inject() -> tuple[tuple[str, str], ...]:

@@ -105,9 +105,9 @@ class GenerationSpans:
         self._open: dict[GenerationId, Span] = {}
 
     def start(self, order: GenerationOrder, kind: str) -> None:
-        if telemetry.is_idle():
-            return
         span = self._tracer.start_span(telemetry.SPAN_GENERATE, kind=telemetry.SpanKind.SERVER)
+        if not span.get_span_context().is_valid:
+            return  # nobody exports, and the caller named none
         self._open[order.generation_id] = span
         if span.is_recording():
             span.set_attributes(_order_attributes(order, kind))
