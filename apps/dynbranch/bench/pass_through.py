@@ -21,11 +21,13 @@ from dynbranch.bench.stand import Arm, Measurement, Stand, percentile, turns
 from dynbranch.demo.measures import Figure, median, ratio
 from dynbranch.demo.stack import Stack
 
-ROUNDS = 6
-STORELESS_ROUNDS = 5
-ALONE_S, CROWD_S, STORELESS_S = 1.2, 2.0, 5.0
+ROUNDS = 16
+"""Many and short: a shared machine's cores change their speed twofold from second to second."""
+
+STORELESS_ROUNDS = 7
+ALONE_S, CROWD_S, STORELESS_S = 0.6, 0.8, 5.0
 CROWD, STORELESS_CROWD = 32, 1
-STREAMS, STREAM_TOKENS = 32, 200
+STREAMS, STREAM_TOKENS = 32, 100
 _WARM_S = 0.7
 _APART = 10_000_000
 """Numbers of requests that no two jobs share."""
