@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from http import HTTPStatus
 from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
@@ -173,13 +174,14 @@ class Stack:
     def wait_ready(
         self, *, timeout_s: float = START_TIMEOUT_S, tell: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Wait until every gateway is ready. Raises ProcessDied or StartTimedOut."""
+        """Wait until every gateway is ready and has reached its controller. Raises ProcessDied or
+        StartTimedOut."""
         deadline, at = time.monotonic() + timeout_s, self.addresses
         self._processes.wait_for_lines(timeout_s=timeout_s, tell=tell)
         for address in filter(None, (at.gateway, at.floor, at.unforeseeing)):
             url = f"http://{address}"
             self._processes.wait_until(
-                partial(not_ready_reason, url),
+                partial(not_begun_reason, url),
                 timeout_s=max(1.0, deadline - time.monotonic()),
                 tell=tell,
             )
@@ -279,22 +281,33 @@ class Stack:
 
 def not_ready_reason(url: str) -> str:
     """What a gateway is still missing; empty when it is ready."""
+    return _waited_for(url, lambda told: told["missing"])
+
+
+def not_begun_reason(url: str) -> str:
+    """The same, and the controller of a gateway that is ready without it: its first branch would be lost."""
+    return _waited_for(
+        url, lambda told: told["missing"] or [one for one in told["absent"] if one.startswith("controller")]
+    )
+
+
+def _waited_for(url: str, parts: Callable[[dict[str, list[str]]], list[str]]) -> str:
     try:
-        with urllib.request.urlopen(f"{url}/readyz", timeout=_PROBE_TIMEOUT_S):
-            return ""
-    except urllib.error.HTTPError as error:
-        return _missing_in(error.read()) or f"the gateway answers {error.code}"
+        return ", ".join(parts(_readiness(url)))
     except OSError:
         return "the gateway does not listen yet"
+    except (ValueError, LookupError, TypeError):
+        return "the gateway does not say whether it is ready"
 
 
-def _missing_in(body: bytes) -> str:
+def _readiness(url: str) -> dict[str, list[str]]:
     try:
-        answer = json.loads(body)
-    except ValueError:
-        return ""
-    missing = answer.get("missing", "") if isinstance(answer, dict) else ""
-    return ", ".join(map(str, missing)) if isinstance(missing, list) else str(missing)
+        with urllib.request.urlopen(f"{url}/readyz", timeout=_PROBE_TIMEOUT_S) as response:
+            return dict(json.load(response))
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+            raise LookupError(f"the gateway answers {error.code}") from None
+        return dict(json.load(error))
 
 
 def _prefixed(service: str, settings: Mapping[str, str]) -> dict[str, str]:

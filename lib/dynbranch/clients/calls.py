@@ -14,10 +14,15 @@ Message = TypeVar("Message")
 Value = TypeVar("Value")
 
 
-async def answer(call: Callable[..., Any], request: object, timeout_s: float) -> Any:
-    """One unary call. Raises a domain error or Unreachable, at once when the peer is not there."""
+async def answer(
+    call: Callable[..., Any], request: object, timeout_s: float, *, patient: bool = False
+) -> Any:
+    """One unary call. Raises a domain error or Unreachable, at once when the peer is not there.
+
+    ``patient``: a person asks, who would rather wait for a connection that is being made, up to the deadline.
+    """
     with meant():
-        return await call(request, timeout=timeout_s, wait_for_ready=False)
+        return await call(request, timeout=timeout_s, wait_for_ready=patient)
 
 
 def decoded(decode: Callable[[Message], Value], message: Message) -> Value:

@@ -40,14 +40,17 @@ class GrpcController:
 
     async def inspect_branch(self, branch: BranchId, *, timeout_s: float) -> str:
         request = pb.InspectBranchRequest(branch_id=branch)
-        response: pb.InspectBranchResponse = await answer(self._branches.InspectBranch, request, timeout_s)
+        response: pb.InspectBranchResponse = await answer(
+            self._branches.InspectBranch, request, timeout_s, patient=True
+        )
         return response.branch_json
 
     async def list_branches(
         self, *, workflow_id: str, at_most: int, timeout_s: float
     ) -> tuple[BranchSummary, ...]:
         request = pb.ListBranchesRequest(workflow_id=workflow_id, at_most=at_most)
-        return decoded(wire.branches_in, await answer(self._branches.ListBranches, request, timeout_s))
+        response = await answer(self._branches.ListBranches, request, timeout_s, patient=True)
+        return decoded(wire.branches_in, response)
 
     async def close(self) -> None:
         await self._channel.close()

@@ -6,10 +6,14 @@ import asyncio
 import json
 
 import pytest
+from dynbranch.controller.fake import FakeController
 from dynbranch.engine_agent.fake import Script
 from dynbranch.gateway.core.routing import Router
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.endpoints.probes import Readiness
+from dynbranch.gateway.templates import Templates
+from dynbranch.runtime.clock import ManualClock
+from dynbranch.runtime.tasks import Tasks
 from integration.gateway.world import GREEDY, MODEL, Plan, RawEngine, World, eventually, running_world
 
 
@@ -153,6 +157,27 @@ async def test_at_the_start_every_part_is_waited_for() -> None:
         world.agents["tools:1"].lose()
         await eventually(lambda: fresh.absent())
         assert fresh.missing() and not world.gateway.readiness.missing()
+
+
+async def test_a_controller_is_waited_for_and_then_missed_without_harm(world: World) -> None:
+    clock, controller = ManualClock(), FakeController()
+    controller.lose()
+    templates = Templates(controller, clock=clock)
+    readiness = Readiness(
+        engine_url="",
+        gate=world.gateway.gate,
+        directory=world.gateway.directory,
+        clock=clock,
+        grace_s=30,
+        templates=templates,
+    )
+    assert readiness.missing() == readiness.absent() == ["controller: unreachable"]
+    clock.advance(30)
+    assert not readiness.missing() and readiness.absent()
+    controller.reachable = True
+    async with Tasks() as tasks:
+        tasks.spawn(templates.run(), name="templates")
+        await eventually(lambda: not readiness.absent())
 
 
 async def test_metrics_count_outcomes(world: World) -> None:

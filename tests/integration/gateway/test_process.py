@@ -17,10 +17,12 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
+from dynbranch.controller.branch_server import branch_service
 from dynbranch.controller.core.journal import Journal
 from dynbranch.controller.metrics import ControllerMetrics
 from dynbranch.controller.server import service as controller_service
 from dynbranch.controller.shell import ControllerShell
+from dynbranch.controller.templates_in_force import Templates
 from dynbranch.csl.fake import FakeCsl
 from dynbranch.csl.server import SERVICE, CslServicer
 from dynbranch.domain.ids import Digest, Name
@@ -227,7 +229,8 @@ async def test_a_gateway_killed_in_the_middle_leaves_nothing_running() -> None:
 
 async def test_a_controller_over_the_wire_hears_of_the_arrival() -> None:
     shell = ControllerShell(Journal(), SystemClock(), ControllerMetrics(CollectorRegistry()))
-    server = GrpcServer("127.0.0.1:0", [controller_service(shell)], SystemClock())
+    services = [controller_service(shell), branch_service(Templates(None, SystemClock()), None)]
+    server = GrpcServer("127.0.0.1:0", services, SystemClock())
     address = await server.start()
     async with AsyncExitStack() as stack:
         peers = await stack.enter_async_context(served_peers())

@@ -12,11 +12,15 @@ from dynbranch.clients.calls import follow
 from dynbranch.clients.controller import GrpcController
 from dynbranch.clients.engine_agent import GrpcEngineAgent
 from dynbranch.clients.ports import Unreachable
+from dynbranch.controller.branch_server import branch_service
+from dynbranch.controller.templates_in_force import Templates
+from dynbranch.demo.processes import free_ports
 from dynbranch.domain.engine import GenerationEvents
 from dynbranch.domain.errors import Conflict, NotFound
 from dynbranch.domain.ids import GenerationId
 from dynbranch.runtime import telemetry
-from dynbranch.runtime.server import LIVENESS, channel
+from dynbranch.runtime.clock import SystemClock
+from dynbranch.runtime.server import LIVENESS, GrpcServer, channel
 from dynbranch.v1 import engine_agent_pb2 as pb
 from dynbranch.v1.engine_agent_pb2_grpc import EngineAgentServiceStub
 from dynbranch.wire import engine_agent as wire
@@ -240,3 +244,24 @@ async def test_reflection_names_the_services(address: str) -> None:
         names = {service.name for service in answer.list_services_response.service}
         call.cancel()
     assert {SERVICE, "grpc.health.v1.Health"} <= names
+
+
+async def test_a_person_s_question_waits_for_a_controller_that_is_starting() -> None:
+    [port] = free_ports(1)
+    controller = GrpcController(f"127.0.0.1:{port}")
+    clock = SystemClock()
+    try:
+        with pytest.raises(Unreachable):
+            await controller.summary(timeout_s=20)
+        asked = asyncio.create_task(controller.list_branches(workflow_id="", at_most=1, timeout_s=60))
+        await asyncio.sleep(0)
+        server = GrpcServer(f"127.0.0.1:{port}", [branch_service(Templates(None, clock), None)], clock)
+        await server.start()
+        try:
+            assert await asked == ()
+        finally:
+            await server.stop(0)
+        with pytest.raises(Unreachable):
+            await controller.list_branches(workflow_id="", at_most=1, timeout_s=0.05)
+    finally:
+        await controller.close()

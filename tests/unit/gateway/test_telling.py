@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from dynbranch.gateway.listening import (
 )
 from dynbranch.gateway.recording import MAX_OPEN, Recorder
 from dynbranch.gateway.reporter import MAX_BATCH_BYTES, MAX_QUEUED_BYTES, Reporter
-from dynbranch.gateway.telling import output_told, recognise, stage_told
+from dynbranch.gateway.telling import TemplateInForce, output_told, recognise, stage_told
 from dynbranch.gateway.templates import FORGET_S, Templates, read_template
 from dynbranch.naming.document import parse_body
 from dynbranch.rendering.selectors import Selector
@@ -278,6 +279,35 @@ async def test_templates_are_forgotten_when_the_controller_is_gone_for_long() ->
                 await asyncio.sleep(0.001)
                 clock.advance(1)
     finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_the_controller_counts_as_reached_when_its_first_templates_were_read() -> None:
+    clock, controller = ManualClock(), FakeController()
+    controller.put_templates(PICKS)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(name: str, text: str) -> TemplateInForce:
+        begun.set()
+        assert go_on.wait(20)
+        return read_template(name, text)
+
+    templates = Templates(controller, clock=clock, read=slowly)
+    running = asyncio.get_running_loop().create_task(templates.run())
+    try:
+        async with asyncio.timeout(20):
+            await asyncio.to_thread(begun.wait)
+            assert not templates.reached
+            go_on.set()
+            while not templates.reached:
+                await asyncio.sleep(0.001)
+            assert templates.of("picks") is not None
+            controller.lose()
+            while templates.reached:
+                await asyncio.sleep(0.001)
+    finally:
+        go_on.set()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -96,6 +96,7 @@ class Gateway:
             directory=self.directory,
             clock=clock,
             grace_s=settings.ready_grace_s,
+            templates=self.templates,
         )
         self.in_flight = InFlight(
             limit=settings.max_in_flight,

@@ -42,6 +42,8 @@ class Templates:
         self._texts: dict[str, str] = {}
         self._heard: Instant | None = None
         self.rejected = 0
+        self.reached = False
+        """The controller tells them now, and those that it told last were read."""
 
     def __len__(self) -> int:
         return len(self._in_force)
@@ -59,9 +61,11 @@ class Templates:
                     async for templates in told:
                         self._heard = self._clock.now()
                         await self._take(templates)
+                        self.reached = True
             except (Unreachable, DomainError) as failure:
                 if self._heard != heard:
                     _log.info("the controller tells no templates: %s", failure)
+            self.reached = False
             if self._heard is not None and self._clock.now() - self._heard > FORGET_S:
                 self._in_force, self._texts = {}, {}
             back_off_s = _FIRST_BACK_OFF_S if self._heard != heard else min(_LAST_BACK_OFF_S, 2 * back_off_s)

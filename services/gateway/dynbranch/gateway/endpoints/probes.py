@@ -14,6 +14,7 @@ from dynbranch.gateway.observer import Metrics
 from dynbranch.gateway.protocols.errors import JSON
 from dynbranch.gateway.protocols.members import dump
 from dynbranch.gateway.reporter import Reporter
+from dynbranch.gateway.templates import Templates
 from dynbranch.runtime.clock import Clock
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -41,7 +42,9 @@ class Readiness:
         directory: Directory,
         clock: Clock,
         grace_s: float,
+        templates: Templates | None = None,
     ) -> None:
+        self._templates = templates
         self._engine_url = engine_url
         self._gate = gate
         self._directory = directory
@@ -74,6 +77,8 @@ class Readiness:
             parts.append("csl: unreachable")
         elif self._gate is not None and self._gate.breaker.position is not Position.CLOSED:
             parts.append("csl: its breaker is open")
+        if self._templates is not None and not self._templates.reached:
+            parts.append("controller: unreachable")
         return parts
 
     async def look_for_engine(self, answers: Callable[[str], Awaitable[bool]]) -> None:
