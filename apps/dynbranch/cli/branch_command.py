@@ -61,7 +61,10 @@ def branch_tables(answer: Mapping[str, Any]) -> Iterator[Table]:
     for key, value in answer.items():
         match value:
             case dict():
-                yield _facts(_words(key), value)
+                yield _facts(_words(key), {k: v for k, v in value.items() if not _is_table(v)})
+                for name, rows in value.items():
+                    if _is_table(rows):
+                        yield from _rows(_words(name), rows)
             case [dict(), *_]:
                 yield from _rows(_words(key), value)
             case list() if value:
@@ -76,13 +79,18 @@ def _rows(title: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     columns = list(dict.fromkeys(key for row in rows for key in row if not _is_table(row[key])))
     table = Table(*map(_words, columns), title=title, title_justify="left")
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+        cells = {**row, "ranking": _numbered(row["ranking"])} if row.get("ranking") else row
+        table.add_row(*(_cell(cells.get(column)) for column in columns))
     yield table
     for number, row in enumerate(rows, 1):
         for key, value in row.items():
             if _is_table(value):
                 name = row.get("selection") or number
                 yield from _rows(f"{_words(key)} of {title} {name}", value)
+
+
+def _numbered(ranking: Sequence[str]) -> str:
+    return "\n".join(f"{rank}. {selection}" for rank, selection in enumerate(ranking, 1))
 
 
 def _is_table(value: Any) -> bool:

@@ -28,8 +28,11 @@ def check_directory(path: Path, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def back_up_directory(path: Path, target: Path) -> None:
+def back_up_directory(path: Path, target: Path, *, as_json: bool) -> None:
     report = _told(lambda: copies.back_up(_existing(path), target, Sizes(), _now()))
+    if as_json:
+        Console().print_json(data={"directory": str(path), "backup": str(target), **asdict(report)})
+        return
     Console().print(
         f"{report.entries} entries as of {report.epoch}.{report.sequence} are in {target}",
         highlight=False,
@@ -37,8 +40,11 @@ def back_up_directory(path: Path, target: Path) -> None:
     )
 
 
-def restore_directory(source: Path, path: Path) -> None:
+def restore_directory(source: Path, path: Path, *, as_json: bool) -> None:
     report = _told(lambda: copies.restore(source, DataDirectory(path), Sizes(), _now()))
+    if as_json:
+        Console().print_json(data={"backup": str(source), "directory": str(path), **asdict(report)})
+        return
     Console().print(
         f"{report.entries} entries were restored to {path}. The next start begins a new epoch and drops "
         "those that rest on any read, since writes after the copy are not known.",

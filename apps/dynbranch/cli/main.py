@@ -44,6 +44,14 @@ class Policy(Enum):
     STATIC = "static"
 
 
+class EngineKind(Enum):
+    """How an engine of one's own is spoken to."""
+
+    OPENAI = "openai"
+    VLLM = "vllm"
+    SGLANG = "sglang"
+
+
 @app.command()
 @for_people
 def demo(
@@ -82,6 +90,9 @@ def up(
         list[str] | None,
         typer.Option(help="An engine of your own, by its base URL, in place of embedded ones. Repeatable."),
     ] = None,
+    engine_kind: Annotated[
+        EngineKind, typer.Option(help="What the engines at --engine-url are.")
+    ] = EngineKind.OPENAI,
     engines: Annotated[int, typer.Option(min=1, max=64, help="Embedded engines.")] = 1,
     slots: Slots = 4,
     threads: Threads = 0,
@@ -110,6 +121,7 @@ def up(
             traces=traces,
             templates=templates,
             policy=policy.value,
+            engine_kind=engine_kind.value,
         )
     )
 
@@ -194,12 +206,14 @@ def csl_check(directory: DataDir, json: AsJson = False) -> None:
 @csl_app.command(name="backup")
 @for_people
 def csl_backup(
-    directory: DataDir, target: Annotated[Path, typer.Argument(help="A folder that does not exist.")]
+    directory: DataDir,
+    target: Annotated[Path, typer.Argument(help="A folder that does not exist.")],
+    json: AsJson = False,
 ) -> None:
     """A checked copy of a store."""
     from dynbranch.cli.csl_command import back_up_directory
 
-    back_up_directory(directory, target)
+    back_up_directory(directory, target, as_json=json)
 
 
 @csl_app.command(name="restore")
@@ -207,11 +221,12 @@ def csl_backup(
 def csl_restore(
     backup: Annotated[Path, typer.Argument(help="What 'csl backup' made.")],
     directory: Annotated[Path, typer.Argument(help="Data directory; what it holds goes to its quarantine.")],
+    json: AsJson = False,
 ) -> None:
     """Put a backup in the place of a store."""
     from dynbranch.cli.csl_command import restore_directory
 
-    restore_directory(backup, directory)
+    restore_directory(backup, directory, as_json=json)
 
 
 @app.command(name="engine-agent")
@@ -284,14 +299,15 @@ def write(
 @app.command()
 @for_people
 def stats(
-    csl: Annotated[str, typer.Option(help="host:port of the store; else that of the stack here.")] = "",
-    controller: Annotated[str, typer.Option(help="host:port of the controller; else as above.")] = "",
+    csl: Annotated[str, typer.Option(help="host:port of the store; else the gateway's.")] = "",
+    controller: Annotated[str, typer.Option(help="host:port of the controller; else the gateway's.")] = "",
+    gateway: Gateway = None,
     json: AsJson = False,
 ) -> None:
     """What the store and the controller have counted."""
     from dynbranch.cli.store_commands import show_stats
 
-    show_stats(csl, controller, as_json=json)
+    show_stats(csl, controller, gateway, as_json=json)
 
 
 @app.command()
@@ -337,11 +353,12 @@ def template_learn(
         Path | None, typer.Option("--output", "-o", help="Where to; else it is printed.", dir_okay=False)
     ] = None,
     version: Annotated[int, typer.Option(min=1, help="Its version.")] = 1,
+    json: AsJson = False,
 ) -> None:
     """Propose a template from recorded requests, for a person to review."""
     from dynbranch.cli.template_command import learn_template
 
-    learn_template(traffic, workflow_type, output, version)
+    learn_template(traffic, workflow_type, output, version, as_json=json)
 
 
 if __name__ == "__main__":

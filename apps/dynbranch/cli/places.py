@@ -16,11 +16,9 @@ _ADVICE = f"Start a stack with 'dynbranch up', or name its gateway with --gatewa
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a stack listens. Addresses that are not known are empty."""
+    """Where a stack listens."""
 
     gateway: str
-    csl: str = ""
-    controller: str = ""
 
 
 def find(gateway: str | None, *, here: Path | None = None, environ: Mapping[str, str] = os.environ) -> Place:
@@ -41,4 +39,4 @@ def running(here: Path) -> Iterator[Place]:
             os.kill(state["pid"], 0)
         except (OSError, ValueError, KeyError):
             continue
-        yield Place(state["gateway"], state["csl"], state["controller"])
+        yield Place(state["gateway"])

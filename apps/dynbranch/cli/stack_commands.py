@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 from dynbranch.cli.endings import failures_explained, stops_on_signals
 from dynbranch.cli.failures import CliFailure
+from dynbranch.cli.up_notes import engine_note, engine_problem, reuse_notes, served_models, template_notes
 from dynbranch.demo.branch_runs import (
     SHORT,
     SHOWN_ARMS,
@@ -24,7 +25,6 @@ from dynbranch.demo.branch_runs import (
     run_branches,
 )
 from dynbranch.demo.flows import SUB_AGENTS
-from dynbranch.demo.harness import models
 from dynbranch.demo.run import TRACE_FILE, Size, run_demo
 from dynbranch.demo.show import ProgressWatcher, print_branches, print_report, progress_bar
 from dynbranch.demo.stack import TEMPLATES, Stack, StackOptions, default_state_dir
@@ -50,6 +50,7 @@ class UpOptions:
     templates: Path | None
     """None: those of the demo."""
     policy: str
+    engine_kind: str = "openai"
 
 
 def run_and_show_demo(
@@ -118,7 +119,10 @@ def stay_up(options: UpOptions) -> None:
     _check_port(options.port)
     console = Console()
     state = options.state_dir or default_state_dir()
+    templates = options.templates or TEMPLATES
     receiver = TraceReceiver(state / TRACE_FILE) if options.traces else None
+    absent = {url: problem for url in options.engine_urls if (problem := engine_problem(url))}
+    _note(console, *template_notes(templates), *(engine_note(url, why) for url, why in absent.items()))
     with stops_on_signals(), failures_explained(), receiver or nullcontext():
         stack = Stack(
             StackOptions(
@@ -126,19 +130,22 @@ def stay_up(options: UpOptions) -> None:
                 data_dir=options.data_dir,
                 gateway_port=options.port,
                 engine_urls=options.engine_urls,
+                engine_kind=options.engine_kind,
                 engines=options.engines,
                 slots=options.slots,
                 threads=options.threads,
                 context_tokens=options.context_tokens,
                 traces_endpoint=receiver.endpoint if receiver else "",
-                templates=options.templates or TEMPLATES,
+                templates=templates,
                 policy=options.policy,
                 inherit=True,
             )
         )
         with stack:
             with console.status("starting the services") as status:
-                stack.wait_ready(tell=lambda missing: status.update(f"waiting for {missing[:100]}"))
+                stack.wait_ready(
+                    tell=lambda missing: status.update(f"waiting for {missing[:100]}"), absent_engines=absent
+                )
             _print_how_to_use(stack, console, state / TRACE_FILE if receiver else None)
             try:
                 while True:
@@ -149,13 +156,12 @@ def stay_up(options: UpOptions) -> None:
 
 
 def _print_how_to_use(stack: Stack, console: Console, traces: Path | None) -> None:
-    served = models(stack.url)
+    served = served_models(stack.url)
+    logs = stack.options.state_dir / "logs"
     if not served:
-        raise CliFailure(
-            "no engine is ready yet: the gateway serves no model",
-            f"Its agent says why in {stack.options.state_dir / 'logs'}.",
-        )
-    model = served[0]
+        _note(console, f"No engine is ready yet: no model is served so far. Its agent says why in {logs}.")
+    _note(console, *reuse_notes(served))
+    model = served[0]["id"] if served else "MODEL"
     body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": "Say hello."}]}
     lines = [
         f"DynBranch is up: {stack.url}",
@@ -165,12 +171,17 @@ def _print_how_to_use(stack: Stack, console: Console, traces: Path | None) -> No
         "           twice: the second answer says x-dynbranch-outcome: hit",
         f'  Tools    curl -i {stack.url}/dynbranch/v1/tools/search -d \'{{"query": "river", "k": 2}}\'',
         f'  Write    curl -X PUT {stack.passages_url}/passages/ID -d \'{{"text": "…"}}\'',
-        f"  Logs     {stack.options.state_dir / 'logs'}",
+        f"  Logs     {logs}",
         *([f"  Traces   {traces}"] if traces else []),
         "",
         "Ctrl-C stops it.",
     ]
     console.print("\n".join(lines), soft_wrap=True, highlight=False, markup=False)
+
+
+def _note(console: Console, *notes: str) -> None:
+    for note in notes:
+        console.print(f"! {note}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _check_port(port: int) -> None:

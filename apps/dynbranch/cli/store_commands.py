@@ -41,15 +41,14 @@ def report_write(records: Sequence[str], gateway: str | None, reporter: str, *, 
     _print(answer, as_json, _write_tables)
 
 
-def show_stats(csl: str, controller: str, *, as_json: bool) -> None:
-    if not csl or not controller:
-        try:
-            place = find(None, environ={})
-        except CliFailure as failure:
-            advice = "Start a stack with 'dynbranch up', or name the services with --csl and --controller."
-            raise CliFailure(str(failure), advice) from None
-        csl, controller = csl or place.csl, controller or place.controller
-    _print(asyncio.run(_stats(csl, controller)), as_json, _stats_tables)
+def show_stats(csl: str, controller: str, gateway: str | None, *, as_json: bool) -> None:
+    """Asks the gateway, or the services themselves where both are named."""
+    if bool(csl) != bool(controller):
+        advice = "Without --csl and --controller the gateway is asked."
+        raise CliFailure("name both services, or none", advice)
+    path = "/dynbranch/v1/stats"
+    told = asyncio.run(_stats(csl, controller)) if csl else ask(find(gateway).gateway, path)
+    _print(told, as_json, _stats_tables)
 
 
 async def _stats(csl: str, controller: str) -> dict[str, Any]:
@@ -135,4 +134,4 @@ def _write_tables(answer: Mapping[str, Any]) -> list[Table]:
 
 
 def _stats_tables(answer: Mapping[str, Any]) -> list[Table]:
-    return [_facts(service, counted) for service, counted in answer.items()]
+    return [_facts(service, counted or {"": "this gateway has none"}) for service, counted in answer.items()]

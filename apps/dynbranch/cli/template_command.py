@@ -47,7 +47,9 @@ def check_template(file: Path, against: Path | None, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def learn_template(traffic: Path, workflow_type: str, into: Path | None, version: int) -> None:
+def learn_template(
+    traffic: Path, workflow_type: str, into: Path | None, version: int, *, as_json: bool
+) -> None:
     exchanges = _traffic(traffic)
     types = workflow_types(exchanges)
     if not workflow_type:
@@ -63,10 +65,14 @@ def learn_template(traffic: Path, workflow_type: str, into: Path | None, version
         raise CliFailure(str(error)) from None
     template = parse_template(text, str(into or "the proposal"), JinjaRenderer)
     report = check(template, exchanges)
+    if into is not None:
+        into.write_text(text, encoding="utf-8")
+    if as_json:
+        told = {**_as_json(into, report), "workflow_type": workflow_type, "template": text}
+        Console().print_json(data=told)
+        return
     if into is None:
         sys.stdout.write(text)
-    else:
-        into.write_text(text, encoding="utf-8")
     seen = sum(count.seen for count in report.stages.values())
     equal = sum(count.equal for count in report.stages.values())
     Console(stderr=True).print(
@@ -115,11 +121,11 @@ def _say_valid(file: Path, template: Template, *, as_json: bool) -> None:
     console.print(f"{escape(str(file))}: valid; {template.workflow_type}, {counted}", highlight=False)
 
 
-def _as_json(file: Path, report: Report) -> dict[str, Any]:
+def _as_json(file: Path | None, report: Report) -> dict[str, Any]:
     told = asdict(report)
     for name, count in report.points.items():
         told["points"][name]["ambiguous"] = dict(count.ambiguous)
-    return {"file": str(file), "holds": report.holds, **told}
+    return {"file": None if file is None else str(file), "holds": report.holds, **told}
 
 
 def _show(file: Path, report: Report) -> None:

@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -172,16 +172,25 @@ class Stack:
         self._processes.check()
 
     def wait_ready(
-        self, *, timeout_s: float = START_TIMEOUT_S, tell: Callable[[str], None] = lambda _: None
+        self,
+        *,
+        timeout_s: float = START_TIMEOUT_S,
+        tell: Callable[[str], None] = lambda _: None,
+        absent_engines: Collection[str] = (),
     ) -> None:
         """Wait until every gateway is ready and has reached its controller. Raises ProcessDied or
-        StartTimedOut."""
+        StartTimedOut.
+
+        ``absent_engines``: URLs of engines that are known not to be there, and are not waited for.
+        """
         deadline, at = time.monotonic() + timeout_s, self.addresses
+        urls = self.options.engine_urls
+        unserved = {agent for agent, url in zip(at.agents, urls, strict=False) if url in absent_engines}
         self._processes.wait_for_lines(timeout_s=timeout_s, tell=tell)
         for address in filter(None, (at.gateway, at.floor, at.unforeseeing)):
             url = f"http://{address}"
             self._processes.wait_until(
-                partial(not_begun_reason, url),
+                partial(not_begun_reason, url, unserved),
                 timeout_s=max(1.0, deadline - time.monotonic()),
                 tell=tell,
             )
@@ -284,11 +293,16 @@ def not_ready_reason(url: str) -> str:
     return _waited_for(url, lambda told: told["missing"])
 
 
-def not_begun_reason(url: str) -> str:
-    """The same, and the controller of a gateway that is ready without it: its first branch would be lost."""
-    return _waited_for(
-        url, lambda told: told["missing"] or [one for one in told["absent"] if one.startswith("controller")]
-    )
+def not_begun_reason(url: str, unserved: Collection[str] = ()) -> str:
+    """The same, and the controller of a gateway that is ready without it: its first branch would be lost.
+    ``unserved``: addresses of agents that are not waited for, since their engines are not there."""
+
+    def parts(told: dict[str, list[str]]) -> list[str]:
+        controller = [one for one in told["absent"] if one.startswith("controller")]
+        others = tuple(f"agent {address}:" for address in unserved)
+        return [one for one in told["missing"] or controller if not one.startswith(others)]
+
+    return _waited_for(url, parts)
 
 
 def _waited_for(url: str, parts: Callable[[dict[str, list[str]]], list[str]]) -> str:

@@ -70,6 +70,18 @@ BRANCH = {
     "workflow_type": "picks",
     "state": "resolved",
     "gate": {"opens": True, "reason": "free slots"},
+    "prediction": {
+        "spent_ms": 7.54,
+        "answers": [
+            {
+                "predictor": "history(window=9)",
+                "answer": "ranked",
+                "spent_ms": 2.25,
+                "ranking": ["[x]", "red"],
+            },
+            {"predictor": "stream", "answer": "late", "spent_ms": 50.75, "ranking": []},
+        ],
+    },
     "candidates": [
         {"selection": "red", "rank": 1, "admitted": True, "reason": "", "selected": True},
         {"selection": "[blue]", "rank": 2, "admitted": False, "reason": "no slot", "selected": False},
@@ -103,11 +115,16 @@ BRANCHES = {
 }
 
 
+STATS = {"csl": {"version": "1.2", "hits": 7}, "controller": None}
+
+
 class Answers(BaseHTTPRequestHandler):
     keys: ClassVar[list[str | None]] = []
 
     def do_GET(self) -> None:
-        if self.path == f"/dynbranch/v1/entries/{NAME}":
+        if self.path == "/dynbranch/v1/stats":
+            self._answer(200, STATS)
+        elif self.path == f"/dynbranch/v1/entries/{NAME}":
             self._answer(200, ENTRY)
         elif self.path == f"/dynbranch/v1/branches/{BRANCH['branch']}":
             self._answer(200, BRANCH)
@@ -170,6 +187,8 @@ def test_inspect_branch_shows_why_each_candidate_ran_or_did_not(run: CliRunner, 
     assert shown.exit_code == 0
     for part in ("free slots", "[blue]", "no slot", "stages of fills red", "promoted", "12.3", "act, tell"):
         assert part in shown.output, part
+    for part in ("history(window=9)", "1. [x]", "2. red", "late", "50.8", "7.5"):
+        assert part in shown.output, part
     data = run.invoke(app, ["inspect", "branch", str(BRANCH["branch"]), "--gateway", gateway, "--json"])
     assert json.loads(data.output) == BRANCH
 
@@ -218,9 +237,28 @@ def test_a_name_that_nothing_is_known_of_is_said_so(run: CliRunner, gateway: str
     assert "Nothing is or was stored" in shown.output
 
 
+def test_every_command_of_a_gateway_finds_it_by_its_variable(
+    run: CliRunner, gateway: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DYNBRANCH_URL", gateway)
+    for arguments in (
+        ["stats"],
+        ["inspect", NAME],
+        ["inspect", "branch"],
+        ["inspect", "branch", str(BRANCH["branch"])],
+        ["explain", "-"],
+        ["write", "passages/1"],
+    ):
+        shown = run.invoke(app, [*arguments, "--json"], input='{"model":"m"}')
+        assert shown.exit_code == 0 and isinstance(json.loads(shown.output), dict), arguments
+    table = run.invoke(app, ["stats"])
+    assert "7" in table.output and "this gateway has none" in table.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["stats", "--csl", "127.0.0.1:9"], "name both"),
         (["inspect", NAME], "'dynbranch up'"),
         (["stats"], "'dynbranch up'"),
         (["inspect", NAME, "--gateway", "127.0.0.1:9"], "does not answer"),
@@ -280,7 +318,7 @@ def test_the_newest_stack_that_runs_is_found(tmp_path: Path) -> None:
     state_of(tmp_path, "3", ended.pid)
     (tmp_path / "var" / "4").mkdir()
     (tmp_path / "var" / "4" / "stack.json").write_text("{")
-    assert find(None, here=tmp_path, environ={}) == Place("http://2", "c", "d")
+    assert find(None, here=tmp_path, environ={}) == Place("http://2")
     assert find(None, here=tmp_path, environ={"DYNBRANCH_URL": "http://x/"}).gateway == "http://x"
     assert find("host:1", here=tmp_path, environ={}).gateway == "http://host:1"
     with pytest.raises(CliFailure):

@@ -82,6 +82,15 @@ def test_a_proposal_can_be_checked(recorded: Path, tmp_path: Path) -> None:
     assert run("check", file, "--against", recorded).exit_code == 0
 
 
+def test_a_proposal_is_told_to_programs_too(recorded: Path, tmp_path: Path) -> None:
+    file = tmp_path / "learned.yaml"
+    done = run("learn", recorded, "--workflow-type", MENUS, "--json", "-o", file)
+    told = json.loads(done.output)
+    assert done.exit_code == 0 and told["holds"] is True and told["workflow_type"] == MENUS
+    assert told["template"] == file.read_text()
+    assert json.loads(run("learn", recorded, "--workflow-type", MENUS, "--json").output)["file"] is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

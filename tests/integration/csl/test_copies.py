@@ -210,6 +210,16 @@ def test_a_backup_goes_to_an_empty_place_too_and_is_checked_before(directory: Pa
     assert with_shell(fresh, served) == {"pure"}
 
 
+def test_backup_and_restore_tell_programs_too(directory: Path, tmp_path: Path) -> None:
+    copy, fresh = tmp_path / "copy", tmp_path / "fresh"
+    status, said = run("backup", str(directory), str(copy), "--json")
+    made = json.loads(said)
+    assert status == 0 and made["backup"] == str(copy) and made["entries"] > 0
+    status, said = run("restore", str(copy), str(fresh), "--json")
+    restored = json.loads(said)
+    assert status == 0 and restored["directory"] == str(fresh) and restored["entries"] == made["entries"]
+
+
 @pytest.mark.promise("C1.restore")
 def test_a_restore_forgets_the_damage_of_a_database_that_is_gone(directory: Path, tmp_path: Path) -> None:
     assert run("backup", str(directory), str(tmp_path / "copy"))[0] == 0

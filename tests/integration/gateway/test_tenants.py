@@ -42,6 +42,16 @@ async def test_only_operators_see_entries(keyed: World) -> None:
         assert (await keyed.get(f"/dynbranch/v1/entries/{name}", key(text))).status == status
 
 
+async def test_what_was_counted_is_for_operators_too(keyed: World) -> None:
+    await keyed.chat(headers=key("ka"))
+    assert (await keyed.get("/dynbranch/v1/stats", key("ka"))).status == 403
+    told = (await keyed.get("/dynbranch/v1/stats", key("ko"))).json
+    assert told["csl"]["misses"] == 1 and set(told) == {"csl", "controller"}
+    keyed.csl.down = True
+    refused = await keyed.get("/dynbranch/v1/stats", key("ko"))
+    assert refused.status == 503 and "store does not answer" in refused.error["message"]
+
+
 async def test_an_explanation_knows_the_callers_own_results_only(keyed: World) -> None:
     await keyed.chat(headers=key("ka"))
     own, foreign = [(await keyed.post(EXPLAIN, GREEDY, key(text))).json for text in ("ka", "kb")]

@@ -27,6 +27,7 @@ from dynbranch.controller.core.branches.messages import (
     Event,
     Learn,
     Mark,
+    PredictorAnswer,
     PrepareStage,
     Propose,
     RunStage,
@@ -244,7 +245,10 @@ class Branching:
             self.handle(CandidatesProposed(ask.branch_id, ()))
             return
         self._proposals[ask.branch_id] = proposal
-        answers = tuple((name, answer.how.value) for name, answer in proposal.answers.items())
+        answers = tuple(
+            PredictorAnswer(name, answer.how.value, answer.spent_ms, answer.ranking)
+            for name, answer in proposal.answers.items()
+        )
         self.handle(CandidatesProposed(ask.branch_id, proposal.ranked, proposal.spent_ms, answers))
 
     async def _prepare(self, ask: PrepareStage) -> Event:

@@ -28,6 +28,7 @@ from dynbranch.gateway.endpoints.branches import BranchEndpoints
 from dynbranch.gateway.endpoints.catalogue import CatalogueEndpoints
 from dynbranch.gateway.endpoints.probes import ProbeEndpoints, Readiness
 from dynbranch.gateway.endpoints.stages import StageEndpoints
+from dynbranch.gateway.endpoints.stats import StatsEndpoint
 from dynbranch.gateway.endpoints.store import StoreEndpoints
 from dynbranch.gateway.observer import Metrics, Observer
 from dynbranch.gateway.recording import Recorder
@@ -249,6 +250,7 @@ class Gateway:
             write_timeout_s=self._settings.write_timeout_s,
         )
         branches = BranchEndpoints(self._branches, self._tenants)
+        stats = StatsEndpoint(self._csl, self._controller, self._tenants)
         models = (
             Route("GET", "/v1/models", catalogue.models, Guard.TENANT),
             Route("GET", "/v1/models/…", catalogue.model, Guard.TENANT),
@@ -266,6 +268,7 @@ class Gateway:
                 Route("POST", "/dynbranch/v1/explain", store.explain),
                 Route("GET", "/dynbranch/v1/branches", branches.all),
                 Route("GET", "/dynbranch/v1/branches/…", branches.one),
+                Route("GET", "/dynbranch/v1/stats", stats.all),
                 Route("GET", "/healthz", probes.health, Guard.OPEN),
                 Route("GET", "/readyz", probes.ready, Guard.OPEN),
                 Route("GET", "/metrics", probes.metrics, Guard.OPEN),

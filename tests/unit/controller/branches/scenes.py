@@ -20,6 +20,7 @@ from dynbranch.controller.core.branches.messages import (
     Event,
     FillsDiscarded,
     Passport,
+    PredictorAnswer,
     Prepared,
     PrepareStage,
     RunStage,
@@ -186,7 +187,8 @@ class Scene:
         return self.do(ChoiceShown(DemandId(demand.encode()), identity, told, closed))
 
     def propose(self, branch: Branch, *ranked: str) -> list[Effect]:
-        return self.do(CandidatesProposed(branch.branch_id, ranked, 2.0, (("history", "ranked"),)))
+        answer = PredictorAnswer("history", "ranked", 2.0, ranked)
+        return self.do(CandidatesProposed(branch.branch_id, ranked, 2.0, (answer,)))
 
     # -- the shell's part ----------------------------------------------------------------------------------
 

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from dynbranch.controller.branch_metrics import BranchMetrics
 from dynbranch.controller.branch_spans import BranchSpans
-from dynbranch.controller.core.branches.messages import Effect, PrepareStage, Propose, Told, WorkflowKey
+from dynbranch.controller.core.branches.messages import (
+    Effect,
+    PredictorAnswer,
+    PrepareStage,
+    Propose,
+    Told,
+    WorkflowKey,
+)
 from dynbranch.controller.core.branches.view import view_of
 from dynbranch.controller.core.predictors.history import History
 from dynbranch.controller.core.predictors.port import Resolution, TextKind
@@ -122,6 +129,14 @@ def test_the_view_says_why_each_candidate_ran_or_did_not() -> None:
     assert view["engine_time"] == {"used_ms": 150.0, "saved_ms": 50.0, "discarded_ms": 100.0}
     assert view["state"] == "settled" and view["resolution"]["by"] == "demand"
     assert "secret" not in str(view)
+
+
+def test_the_view_says_what_each_predictor_said() -> None:
+    scene, _ = lived()
+    scene.branch.answers = (PredictorAnswer("history(window=9)", "ranked", 1.23456, ("red", "blue")),)
+    assert view_of(scene.branch, Instant(scene.now))["prediction"]["answers"] == [
+        {"predictor": "history(window=9)", "answer": "ranked", "spent_ms": 1.235, "ranking": ["red", "blue"]}
+    ]
 
 
 def asked(template: Template, point: str, context: WorkflowContext, sharing_group: str = "") -> Propose:

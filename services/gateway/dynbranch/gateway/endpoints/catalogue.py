@@ -57,6 +57,7 @@ class CatalogueEndpoints:
             "max_model_len": model.context_tokens or None,
             "aliases": list(model.aliases),
             "level": model.fingerprint.level.value,
+            "not_reused_because": model.not_reusable_reason or None,
         }
 
 

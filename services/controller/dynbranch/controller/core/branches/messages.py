@@ -107,13 +107,23 @@ class ChoiceShown:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictorAnswer:
+    """What one predictor said, its best first, and how it came: ``ranked``, ``nothing``, ``late``, …"""
+
+    predictor: str
+    how: str
+    spent_ms: float
+    ranking: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CandidatesProposed:
     """``answers`` say how each predictor fared, for people."""
 
     branch_id: BranchId
     ranked: tuple[str, ...]
     spent_ms: float = 0.0
-    answers: tuple[tuple[str, str], ...] = ()
+    answers: tuple[PredictorAnswer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dynbranch.controller.core.branches.lifecycle import (
     FillState,
     moved,
 )
-from dynbranch.controller.core.branches.messages import Passport, StageKey, WorkflowKey
+from dynbranch.controller.core.branches.messages import Passport, PredictorAnswer, StageKey, WorkflowKey
 from dynbranch.controller.core.predictors.port import Coordinate
 from dynbranch.domain.ids import BranchId, DemandId, FillId, Instant, Name, TrialId, UnixMs
 from dynbranch.domain.reuse import FillOrigin, GenerationRef
@@ -140,7 +140,7 @@ class Branch:
     resolved: Instant | None = None
     resolved_by: str = ""
     spent_ms: float = 0.0
-    answers: tuple[tuple[str, str], ...] = ()
+    answers: tuple[PredictorAnswer, ...] = ()
     settled: Instant | None = None
     abort_ms: list[float] = field(default_factory=list)
 

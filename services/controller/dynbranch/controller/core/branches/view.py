@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dynbranch.controller.core.branches.messages import PredictorAnswer
 from dynbranch.controller.core.branches.records import Branch, CandidateRecord, Fill, StageRun
 from dynbranch.domain.branches import BranchSummary
 from dynbranch.domain.ids import Instant
@@ -46,7 +47,10 @@ def view_of(branch: Branch, now: Instant) -> dict[str, Any]:
             "reason": branch.decision.reason,
             **{name: value for name, value in branch.decision.numbers},
         },
-        "prediction": {"spent_ms": round(branch.spent_ms, 3), "answers": dict(branch.answers)},
+        "prediction": {
+            "spent_ms": round(branch.spent_ms, 3),
+            "answers": [_answer(answer) for answer in branch.answers],
+        },
         "candidates": [_candidate(one) for one in branch.candidates],
         "resolution": _resolution(branch),
         "fills": [_fill(fill) for fill in fills],
@@ -66,6 +70,15 @@ def _resolution(branch: Branch) -> dict[str, Any] | None:
         "selections": None if branch.selections is None else list(branch.selections),
         "by": branch.resolved_by,
         "after_ms": _ms(branch.resolved - branch.opened),
+    }
+
+
+def _answer(answer: PredictorAnswer) -> dict[str, Any]:
+    return {
+        "predictor": answer.predictor,
+        "answer": answer.how,
+        "spent_ms": round(answer.spent_ms, 3),
+        "ranking": list(answer.ranking),
     }
 
 
