@@ -11,7 +11,7 @@ from dynbranch.clients.calls import answer, decoded
 from dynbranch.clients.conversation import Call, Conversation, Failure
 from dynbranch.clients.errors import meaning_of
 from dynbranch.clients.ports import Unreachable
-from dynbranch.domain.errors import DomainError
+from dynbranch.domain.errors import DomainError, NotFound
 from dynbranch.domain.fills import BeginFill, DiscardFills, DiscardResult, FillOutcome, Settlement
 from dynbranch.domain.ids import LeaseId, Name, RecordId
 from dynbranch.domain.reuse import (
@@ -58,9 +58,21 @@ class GrpcCsl:
 
     async def demand(self, demand: Demand, *, timeout_s: float) -> DemandOutcome:
         """A lease that is granted when nobody waits for it any more is given back at once."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + timeout_s
         ask = partial(wire.demand_ask, demand, telemetry.inject())
         said = await self._asked(ask, timeout_s, late=self._give_back)
-        return decoded(wire.demand_outcome_in, said.demand)
+        told = await self._fetched(said.ticket, due - loop.time()) if said.ticket else said.demand
+        return decoded(wire.demand_outcome_in, told)
+
+    async def _fetched(self, ticket: bytes, timeout_s: float) -> pb.DemandResponse:
+        """A large answer, by a call of its own: on the shared stream it would hold up the others."""
+        try:
+            response = await answer(self._stub.Fetch, pb.FetchRequest(ticket=ticket), max(0.0, timeout_s))
+        except NotFound as gone:
+            raise Unreachable(f"the answer was not fetched in time: {gone}") from None
+        told: pb.DemandResponse = response.demand
+        return told
 
     async def commit(self, commit: Commit, *, timeout_s: float) -> CommitOutcome:
         if len(commit.payload) > MAX_SHARED_BYTES:

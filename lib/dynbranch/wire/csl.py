@@ -40,7 +40,7 @@ def _carried(trace: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 def demand_ask(demand: Demand, trace: Iterable[tuple[str, str]] = ()) -> pb.StoreAsk:
     """The number of the call is not set yet."""
-    return pb.StoreAsk(demand=demand_out(demand), **_carried(trace))
+    return pb.StoreAsk(demand=demand_out(demand), fetches=True, **_carried(trace))
 
 
 def commit_ask(commit: Commit, trace: Iterable[tuple[str, str]] = ()) -> pb.StoreAsk:

@@ -90,11 +90,14 @@ class StoreAsk(_message.Message):
     COMMIT_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     TRACESTATE_FIELD_NUMBER: _builtins.int
+    FETCHES_FIELD_NUMBER: _builtins.int
     call: _builtins.int
     """Chosen by the caller, once on this stream."""
     traceparent: _builtins.str
     """W3C trace context of the call. Empty: not traced."""
     tracestate: _builtins.str
+    fetches: _builtins.bool
+    """True: the caller fetches a large answer by a call of its own, and is told its ticket here."""
     @_builtins.property
     def demand(self) -> Global___DemandRequest: ...
     @_builtins.property
@@ -107,10 +110,11 @@ class StoreAsk(_message.Message):
         commit: Global___CommitRequest | None = ...,
         traceparent: _builtins.str = ...,
         tracestate: _builtins.str = ...,
+        fetches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask", "commit", b"commit", "demand", b"demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask", "call", b"call", "commit", b"commit", "demand", b"demand", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask", b"ask", "call", b"call", "commit", b"commit", "demand", b"demand", "fetches", b"fetches", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_ask: _TypeAlias = _typing.Literal["demand", "commit"]  # noqa: Y015
     _WhichOneofArgType_ask: _TypeAlias = _typing.Literal["ask", b"ask"]  # noqa: Y015
@@ -146,7 +150,10 @@ class StoreAnswer(_message.Message):
     DEMAND_FIELD_NUMBER: _builtins.int
     COMMIT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
     call: _builtins.int
+    ticket: _builtins.bytes
+    """Of a large answer: where it can be fetched, soon."""
     @_builtins.property
     def demand(self) -> Global___DemandResponse: ...
     @_builtins.property
@@ -160,16 +167,56 @@ class StoreAnswer(_message.Message):
         demand: Global___DemandResponse | None = ...,
         commit: Global___CommitResponse | None = ...,
         error: _shared_pb2.CallError | None = ...,
+        ticket: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "commit", b"commit", "demand", b"demand", "error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "commit", b"commit", "demand", b"demand", "error", b"error", "ticket", b"ticket"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "call", b"call", "commit", b"commit", "demand", b"demand", "error", b"error"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "call", b"call", "commit", b"commit", "demand", b"demand", "error", b"error", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["demand", "commit", "error"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["demand", "commit", "error", "ticket"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 
 Global___StoreAnswer: _TypeAlias = StoreAnswer  # noqa: Y015
+
+@_typing.final
+class FetchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TICKET_FIELD_NUMBER: _builtins.int
+    ticket: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        ticket: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
+
+@_typing.final
+class FetchResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEMAND_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def demand(self) -> Global___DemandResponse: ...
+    def __init__(
+        self,
+        *,
+        demand: Global___DemandResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["demand", b"demand"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchResponse: _TypeAlias = FetchResponse  # noqa: Y015
 
 @_typing.final
 class DemandRequest(_message.Message):

@@ -50,6 +50,11 @@ class CslServiceStub:
                 request_serializer=dynbranch_dot_v1_dot_csl__pb2.CslServiceConverseRequest.SerializeToString,
                 response_deserializer=dynbranch_dot_v1_dot_csl__pb2.CslServiceConverseResponse.FromString,
                 _registered_method=True)
+        self.Fetch = channel.unary_unary(
+                '/dynbranch.v1.CslService/Fetch',
+                request_serializer=dynbranch_dot_v1_dot_csl__pb2.FetchRequest.SerializeToString,
+                response_deserializer=dynbranch_dot_v1_dot_csl__pb2.FetchResponse.FromString,
+                _registered_method=True)
         self.RenewLeases = channel.unary_unary(
                 '/dynbranch.v1.CslService/RenewLeases',
                 request_serializer=dynbranch_dot_v1_dot_csl__pb2.RenewLeasesRequest.SerializeToString,
@@ -98,6 +103,13 @@ class CslServiceServicer:
     def Converse(self, request_iterator, context):
         """Many demands and commits on one stream, which costs a fraction of a call for each: what is there for several
         of them travels in one message. Answers come in any order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Fetch(self, request, context):
+        """Takes an answer that is too large to share the stream of a conversation. Once: it is gone then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,6 +167,11 @@ def add_CslServiceServicer_to_server(servicer, server):
                     servicer.Converse,
                     request_deserializer=dynbranch_dot_v1_dot_csl__pb2.CslServiceConverseRequest.FromString,
                     response_serializer=dynbranch_dot_v1_dot_csl__pb2.CslServiceConverseResponse.SerializeToString,
+            ),
+            'Fetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.Fetch,
+                    request_deserializer=dynbranch_dot_v1_dot_csl__pb2.FetchRequest.FromString,
+                    response_serializer=dynbranch_dot_v1_dot_csl__pb2.FetchResponse.SerializeToString,
             ),
             'RenewLeases': grpc.unary_unary_rpc_method_handler(
                     servicer.RenewLeases,
@@ -264,6 +281,33 @@ class CslService:
             '/dynbranch.v1.CslService/Converse',
             dynbranch_dot_v1_dot_csl__pb2.CslServiceConverseRequest.SerializeToString,
             dynbranch_dot_v1_dot_csl__pb2.CslServiceConverseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dynbranch.v1.CslService/Fetch',
+            dynbranch_dot_v1_dot_csl__pb2.FetchRequest.SerializeToString,
+            dynbranch_dot_v1_dot_csl__pb2.FetchResponse.FromString,
             options,
             channel_credentials,
             insecure,

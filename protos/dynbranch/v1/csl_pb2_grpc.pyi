@@ -41,6 +41,8 @@ class CslServiceStub:
     """Many demands and commits on one stream, which costs a fraction of a call for each: what is there for several
     of them travels in one message. Answers come in any order.
     """
+    Fetch: _grpc.UnaryUnaryMultiCallable[_csl_pb2.FetchRequest, _csl_pb2.FetchResponse]
+    """Takes an answer that is too large to share the stream of a conversation. Once: it is gone then."""
     RenewLeases: _grpc.UnaryUnaryMultiCallable[_csl_pb2.RenewLeasesRequest, _csl_pb2.RenewLeasesResponse]
     """Keeps leases alive while their generations run."""
     ReleaseLeases: _grpc.UnaryUnaryMultiCallable[_csl_pb2.ReleaseLeasesRequest, _csl_pb2.ReleaseLeasesResponse]
@@ -65,6 +67,8 @@ class CslServiceAsyncStub(CslServiceStub):
     """Many demands and commits on one stream, which costs a fraction of a call for each: what is there for several
     of them travels in one message. Answers come in any order.
     """
+    Fetch: _aio.UnaryUnaryMultiCallable[_csl_pb2.FetchRequest, _csl_pb2.FetchResponse]  # type: ignore[assignment]
+    """Takes an answer that is too large to share the stream of a conversation. Once: it is gone then."""
     RenewLeases: _aio.UnaryUnaryMultiCallable[_csl_pb2.RenewLeasesRequest, _csl_pb2.RenewLeasesResponse]  # type: ignore[assignment]
     """Keeps leases alive while their generations run."""
     ReleaseLeases: _aio.UnaryUnaryMultiCallable[_csl_pb2.ReleaseLeasesRequest, _csl_pb2.ReleaseLeasesResponse]  # type: ignore[assignment]
@@ -104,6 +108,14 @@ class CslServiceServicer(metaclass=_abc_1.ABCMeta):
         """Many demands and commits on one stream, which costs a fraction of a call for each: what is there for several
         of them travels in one message. Answers come in any order.
         """
+
+    @_abc_1.abstractmethod
+    def Fetch(
+        self,
+        request: _csl_pb2.FetchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_csl_pb2.FetchResponse, _abc.Awaitable[_csl_pb2.FetchResponse]]:
+        """Takes an answer that is too large to share the stream of a conversation. Once: it is gone then."""
 
     @_abc_1.abstractmethod
     def RenewLeases(

@@ -130,6 +130,12 @@ async def test_miss_commit_hit(csl: Csl) -> None:
     )
 
 
+async def test_a_large_result_comes_whole(csl: Csl) -> None:
+    await store(csl, demand_for("a"), "answer " * 100_000)
+    hits = await asyncio.gather(*(csl.demand(demand_for("a"), **CALL) for _ in range(4)))
+    assert all(isinstance(hit, Hit) and hit.payload == b"answer " * 100_000 for hit in hits)
+
+
 @pytest.mark.promise("C1.single_flight")
 async def test_identical_demands_execute_once(csl: Csl) -> None:
     outcomes = await asyncio.gather(*(csl.demand(demand_for("a"), **CALL) for _ in range(8)))

@@ -1,6 +1,7 @@
 """Many demands and commits on one stream: whatever was answered at one moment travels in one message.
 
-A large answer travels alone, and none waits for more than one of them.
+A large answer travels alone, and none waits for more than one of them. The largest do not travel here at all:
+see ``apart``.
 """
 
 from __future__ import annotations

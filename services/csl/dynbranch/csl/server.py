@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+from dynbranch.csl.apart import APART_BYTES, AnswersApart
 from dynbranch.csl.conversing import converse
 from dynbranch.csl.shell import Shell
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.reuse import CommitOutcome, Committed, DemandOutcome, Hit, Live, Miss, Refused
 from dynbranch.runtime import telemetry
+from dynbranch.runtime.chance import new_id
 from dynbranch.v1 import csl_pb2 as pb
 from dynbranch.v1.csl_pb2_grpc import CslServiceServicer
 from dynbranch.wire import csl as wire
@@ -24,6 +26,7 @@ class CslServicer(CslServiceServicer):
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
         self._tracer = telemetry.tracer("dynbranch.csl")
+        self._apart = AnswersApart(new_id)
 
     async def Converse(  # type: ignore[override]  # gRPC takes a coroutine that writes by itself, too
         self, messages: AsyncIterator[pb.CslServiceConverseRequest], context: Any
@@ -36,7 +39,10 @@ class CslServicer(CslServiceServicer):
             caller = telemetry.extract({"traceparent": ask.traceparent, "tracestate": ask.tracestate})
         match ask.WhichOneof("ask"):
             case "demand":
-                return pb.StoreAnswer(demand=await self._demand(ask.demand, caller))
+                response = await self._demand(ask.demand, caller)
+                if ask.fetches and response.ByteSize() > APART_BYTES:
+                    return pb.StoreAnswer(ticket=self._apart.put(response))
+                return pb.StoreAnswer(demand=response)
             case "commit":
                 return pb.StoreAnswer(commit=await self._commit(ask.commit, caller))
             case None:
@@ -44,6 +50,9 @@ class CslServicer(CslServiceServicer):
 
     async def Demand(self, request: pb.DemandRequest, context: Any) -> pb.DemandResponse:
         return await self._demand(request, None)
+
+    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:
+        return pb.FetchResponse(demand=self._apart.take(request.ticket))
 
     async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
         return await self._commit(request, None)
