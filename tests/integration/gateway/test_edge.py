@@ -20,7 +20,7 @@ from integration.gateway.world import GREEDY, MODEL, Plan, RawEngine, World, eve
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
+        ("POST", "/", 405),
         ("GET", "/dynbranch", 404),
         ("GET", "/dynbranch/v1/entries/", 404),
         ("GET", "/v1/chat/completions", 405),
@@ -238,7 +238,7 @@ async def test_a_bug_is_logged_and_answered(world: World, monkeypatch: pytest.Mo
     def broken(*args: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("dynbranch.gateway.arrivals.parse_body", broken)
+    monkeypatch.setattr("dynbranch.gateway.arrivals.model_of", broken)
     answer = await world.chat()
     assert answer.status == 500 and answer.error["code"] == "internal_error"
 

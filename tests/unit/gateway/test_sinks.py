@@ -8,6 +8,7 @@ from dynbranch.engine_agent.fake import text_chunks
 from dynbranch.gateway.core.outcome import Outcome, Report
 from dynbranch.gateway.edge.exchange import ClientSide, Exchange
 from dynbranch.gateway.edge.inflight import BodyRoom
+from dynbranch.gateway.protocols.chat import ChatForm
 from dynbranch.gateway.protocols.chunk_relay import ResponseIdentity
 from dynbranch.gateway.sinks import StreamSink
 from dynbranch.runtime.clock import SystemClock
@@ -45,7 +46,7 @@ def stream(sent: list[bytes]) -> tuple[Exchange, StreamSink]:
     def report() -> Report:
         return Report(Outcome.MISS, "req_1")
 
-    return exchange, StreamSink(exchange, ResponseIdentity("mine", 1), report, include_usage=False)
+    return exchange, StreamSink(exchange, ChatForm(ResponseIdentity("mine", 1), include_usage=False), report)
 
 
 async def test_the_first_part_of_an_answer_is_never_sent_unheard() -> None:

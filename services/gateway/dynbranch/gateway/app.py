@@ -11,6 +11,7 @@ from dynbranch.gateway.edge.exchange import ClientGone, Exchange, Receive, Scope
 from dynbranch.gateway.edge.inflight import BodyRoom, InFlight
 from dynbranch.gateway.edge.routes import Guard, Routes
 from dynbranch.gateway.observer import Metrics
+from dynbranch.gateway.protocols.anthropic.errors import spelled_for
 from dynbranch.gateway.protocols.errors import ApiError, ErrorResponse, of_api_error, of_domain_error
 from dynbranch.gateway.tenants import Tenants
 from dynbranch.runtime.clock import Clock
@@ -95,5 +96,6 @@ class App:
     async def _failed(self, exchange: Exchange, error: ErrorResponse, code: str) -> None:
         self._metrics.refused(code)
         if not exchange.started:
+            error = spelled_for(exchange.path, error, exchange.request_id)
             await exchange.respond_error(error, [(b"x-request-id", exchange.request_id.encode())])
         # Else the response stays unfinished and the connection is cut: better than a whole-looking answer.

@@ -23,7 +23,7 @@ from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.protocols.errors import ApiError, unknown_model
 from dynbranch.gateway.telling import Recognised, recognise
 from dynbranch.gateway.templates import Templates
-from dynbranch.naming.document import parse_body
+from dynbranch.naming.document import Document, parse_body
 from dynbranch.naming.fingerprint import joined_digest
 from dynbranch.naming.name import reuse_name
 from dynbranch.naming.normalise import NormalisedRequest, model_of, normalise_chat, normalise_tool
@@ -81,9 +81,10 @@ class Arrivals:
         self._desk = desk
         self._templates = templates
 
-    async def chat(self, body: bytes, headers: Mapping[str, str], tenant: str) -> Arrival:
-        """Raises InvalidRequest, ApiError (404) for an unknown model, OnlyRaw."""
-        document = await self._desk.read(body, parse_body, body)
+    async def chat(self, document: Document, headers: Mapping[str, str], tenant: str) -> Arrival:
+        """A request in the form of Chat Completions, whatever it came as. Raises InvalidRequest, ApiError
+        (404) for an unknown model, OnlyRaw."""
+        body = document.source
         model_name = model_of(document)
         identity, opt_outs = parse_identity(headers, tenant), parse_opt_outs(headers)
         scope = parse_read_scope(headers)
@@ -231,6 +232,11 @@ class Arrivals:
                 return self.bypass_urls(pool, WireProtocol.CHAT_COMPLETIONS)
             case _:
                 return self.bypass_urls(None, WireProtocol.CHAT_COMPLETIONS)
+
+    def urls_of_served(self, model: str) -> tuple[str, ...]:
+        """Where the engines of a model are asked. Raises ApiError (404) for an unknown model, OnlyRaw."""
+        pool = self._pool(self._directory.offers_of_model(model), "model", model)
+        return self.bypass_urls(pool, WireProtocol.CHAT_COMPLETIONS)
 
     def tool_urls(self, name: str) -> tuple[str, ...]:
         match choose_pool(self._directory.offers_of_tool(name), undescribed=0):

@@ -26,11 +26,15 @@ from dynbranch.gateway.edge.inflight import BodyRoom, InFlight
 from dynbranch.gateway.edge.routes import ANY, Guard, Route, Routes
 from dynbranch.gateway.endpoints.branches import BranchEndpoints
 from dynbranch.gateway.endpoints.catalogue import CatalogueEndpoints
+from dynbranch.gateway.endpoints.messages import MessagesEndpoints
 from dynbranch.gateway.endpoints.probes import ProbeEndpoints, Readiness
 from dynbranch.gateway.endpoints.stages import StageEndpoints
 from dynbranch.gateway.endpoints.stats import StatsEndpoint
 from dynbranch.gateway.endpoints.store import StoreEndpoints
 from dynbranch.gateway.observer import Metrics, Observer
+from dynbranch.gateway.protocols.anthropic.dialect import MessagesDialect
+from dynbranch.gateway.protocols.anthropic.errors import MESSAGES_PATH
+from dynbranch.gateway.protocols.chat import ChatDialect
 from dynbranch.gateway.recording import Recorder
 from dynbranch.gateway.registrar import Registrar
 from dynbranch.gateway.reporter import Reporter
@@ -249,6 +253,17 @@ class Gateway:
             body_timeout_s=self._settings.body_timeout_s,
             write_timeout_s=self._settings.write_timeout_s,
         )
+        dialect = MessagesDialect()
+        messages = MessagesEndpoints(
+            arrivals=arrivals,
+            desk=self.desk,
+            bypass=bypass,
+            dialect=dialect,
+            raw=stages.raw,
+            stands_aside=stages.stands_aside,
+            body_timeout_s=self._settings.body_timeout_s,
+            hides_keys=self._tenants.has_keys,
+        )
         branches = BranchEndpoints(self._branches, self._tenants)
         stats = StatsEndpoint(self._csl, self._controller, self._tenants)
         models = (
@@ -257,7 +272,10 @@ class Gateway:
         )
         return Routes(
             [
-                Route("POST", "/v1/chat/completions", stages.chat),
+                Route("POST", "/v1/chat/completions", stages.model(ChatDialect())),
+                Route("POST", MESSAGES_PATH, stages.model(dialect)),
+                Route("POST", f"{MESSAGES_PATH}/count_tokens", messages.count_tokens),
+                Route("GET", "/", messages.root, Guard.OPEN),
                 # Disabled, or with an engine alone, a harness sees the engine's own models.
                 *(models if self._settings.enabled and self._settings.agents else ()),
                 Route(ANY, "/v1/…", stages.raw),

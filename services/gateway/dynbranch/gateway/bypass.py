@@ -5,7 +5,9 @@ Only what HTTP says about one connection is handled here: hop-by-hop headers, an
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 from dynbranch.gateway.core.outcome import Report, outcome_headers
@@ -65,10 +67,22 @@ class Bypass:
         """Whether an engine's server is there; not every one knows this path."""
         within = aiohttp.ClientTimeout(total=_CONNECT_S)
         try:
-            async with self._session.get(f"{_root(base)}/health", timeout=within) as response:
+            async with self._session.get(f"{engine_root(base)}/health", timeout=within) as response:
                 return response.status < 500
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
+
+    async def ask(self, url: str, body: bytes, authorization: str) -> Any:
+        """An engine's JSON answer to a question of the gateway's own; None where it gives none."""
+        headers = {"content-type": "application/json"}
+        if authorization:
+            headers["authorization"] = authorization
+        within = aiohttp.ClientTimeout(total=_CONNECT_S)
+        try:
+            async with self._session.post(url, data=body, headers=headers, timeout=within) as response:
+                return json.loads(await response.read()) if response.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            return None
 
     async def forward(self, exchange: Exchange, url: str, body: Body, report: Report) -> None:
         """Raises ApiError (502) when the engine gives no response, NotConnected when it was not even reached;
@@ -132,10 +146,11 @@ def _named_by_connection(headers: HeaderPairs) -> frozenset[bytes]:
 
 def engine_url(base: str, exchange: Exchange) -> str:
     """The engine's address of the path asked for. A base may or may not end in ``/v1``."""
-    return f"{_root(base)}{exchange.raw_path.decode('latin-1')}{_query(exchange)}"
+    return f"{engine_root(base)}{exchange.raw_path.decode('latin-1')}{_query(exchange)}"
 
 
-def _root(base: str) -> str:
+def engine_root(base: str) -> str:
+    """The address below which an engine has its paths."""
     return base.rstrip("/").removesuffix("/v1")
 
 

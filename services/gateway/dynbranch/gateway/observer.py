@@ -222,7 +222,7 @@ class Observer:
             self._metrics.saved_ms.inc(account.saved_ms)
         if account.exchange.gone:
             self._metrics.left.labels(kind).inc()
-        counts = _counts(account.tail) if kind == "chat" else {}
+        counts = _counts(account.tail) if kind != "tool" else {}
         if span.is_recording():
             _describe(span, account, counts)
         if self._reporter is not None and account.arrived:

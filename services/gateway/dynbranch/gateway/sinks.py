@@ -1,4 +1,4 @@
-"""Where the answer to one request goes: a stream of events, one JSON completion, or one tool result."""
+"""Where the answer to one request goes: a stream of events, one JSON object, or one tool result."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ from typing import Protocol
 
 from dynbranch.domain.engine import Failed
 from dynbranch.gateway.core.outcome import Report, outcome_headers
-from dynbranch.gateway.edge.exchange import Exchange
-from dynbranch.gateway.protocols.chunk_relay import (
-    DONE,
-    KEEP_ALIVE,
-    ChunkRelay,
-    MalformedItem,
-    ResponseIdentity,
-    event,
-)
-from dynbranch.gateway.protocols.completion_assembly import assemble
+from dynbranch.gateway.edge.exchange import Exchange, HeaderPairs
+from dynbranch.gateway.protocols.chunk_relay import MalformedItem
+from dynbranch.gateway.protocols.dialect import AnswerForm
 from dynbranch.gateway.protocols.errors import (
     JSON,
     ErrorResponse,
@@ -65,24 +58,22 @@ class StreamSink:
     """Server-sent events. The response starts with the first item, so that an error before it has a status;
     in a long silence it starts early, with a keep-alive."""
 
-    def __init__(
-        self, exchange: Exchange, identity: ResponseIdentity, report: Reporting, *, include_usage: bool
-    ) -> None:
+    def __init__(self, exchange: Exchange, form: AnswerForm, report: Reporting) -> None:
         self._exchange = exchange
-        self._identity = identity
+        self._form = form
         self._report = report
-        self._include_usage = include_usage
         self._sending = asyncio.Lock()
         self._shows = False
         """Whether the client was sent a part of the answer, and not only a keep-alive."""
-        self._relay = self._new_relay(cached=False)
+        self._unsent: bytes | None = None
+        """Events of the items that come next, as these were read already."""
+        self._relay = form.relay(cached=False)
         exchange.when_idle = self._keep_alive
 
-    def _new_relay(self, *, cached: bool) -> ChunkRelay:
-        return ChunkRelay(self._identity, include_usage=self._include_usage, cached=cached)
-
     async def items(self, items: tuple[bytes, ...]) -> bool:
-        events = self._relay.events(items)
+        events, self._unsent = self._unsent, None
+        if events is None:
+            events = self._relay.events(items)
         if not events:
             return False
         async with self._sending:
@@ -100,32 +91,38 @@ class StreamSink:
         except MalformedItem:
             # It is raised, and told, where the items are asked for.
             return False
-        return not events or self._exchange.write_now(events)
+        if not events or self._exchange.write_now(events):
+            return True
+        self._unsent = events
+        return False
 
     def forget(self) -> None:
-        self._relay = self._new_relay(cached=False)
+        self._unsent = None
+        self._relay = self._form.relay(cached=False)
 
     async def recorded(self, items: tuple[bytes, ...]) -> None:
-        await self._end(self._new_relay(cached=True).events(items) + DONE)
+        relay = self._form.relay(cached=True)
+        await self._end(relay.events(items) + relay.end())
 
     async def finish(self) -> None:
-        await self._end(DONE)
+        await self._end(self._relay.end())
 
     async def refuse(self, error: ErrorResponse) -> None:
         if self._exchange.started:
             # A keep-alive has gone out: the status can no longer tell.
-            await self._end(event(_one_line(error.body)))
+            await self._end(self._form.error_event(_one_line(error.body)))
             return
         self._exchange.when_idle = None
-        await self._exchange.respond_error(error, outcome_headers(self._report()))
+        await self._exchange.respond_error(self._form.error(error), outcome_headers(self._report()))
 
     async def break_off(self, failed: Failed | None, reason: str) -> None:
-        # No [DONE]: what came before is not a whole answer.
-        await self._end(event(stream_error(failed, reason)))
+        # No mark of an end: what came before is not a whole answer.
+        await self._end(self._form.error_event(stream_error(failed, reason)))
 
     async def _start(self) -> None:
         if not self._exchange.started:
-            await self._exchange.start(200, _STREAM_HEADERS + outcome_headers(self._report()))
+            told = [*self._form.headers, *outcome_headers(self._report())]
+            await self._exchange.start(200, _STREAM_HEADERS + told)
 
     async def _end(self, events: bytes) -> None:
         self._exchange.when_idle = None
@@ -138,7 +135,7 @@ class StreamSink:
         async with self._sending:
             if not self._exchange.finished:
                 await self._start()
-                await self._exchange.write(KEEP_ALIVE)
+                await self._exchange.write(self._form.keep_alive)
 
 
 def _one_line(body: bytes) -> bytes:
@@ -164,8 +161,8 @@ class _WholeAnswer:
     def forget(self) -> None:
         self._items.clear()
 
-    async def _answer(self, body: bytes) -> None:
-        await self._exchange.respond(200, JSON, body, outcome_headers(self._report()))
+    async def _answer(self, body: bytes, headers: HeaderPairs) -> None:
+        await self._exchange.respond(200, JSON, body, [*headers, *outcome_headers(self._report())])
 
     async def refuse(self, error: ErrorResponse) -> None:
         await self._exchange.respond_error(error, outcome_headers(self._report()))
@@ -175,17 +172,20 @@ class _WholeAnswer:
 
 
 class CompletionSink(_WholeAnswer):
-    """One JSON completion."""
+    """One JSON object."""
 
-    def __init__(self, exchange: Exchange, identity: ResponseIdentity, report: Reporting) -> None:
+    def __init__(self, exchange: Exchange, form: AnswerForm, report: Reporting) -> None:
         super().__init__(exchange, report)
-        self._identity = identity
+        self._form = form
 
     async def recorded(self, items: tuple[bytes, ...]) -> None:
-        await self._answer(assemble(items, self._identity, cached=True))
+        await self._answer(self._form.whole(items, cached=True), self._form.headers)
 
     async def finish(self) -> None:
-        await self._answer(assemble(self._items, self._identity, cached=False))
+        await self._answer(self._form.whole(self._items, cached=False), self._form.headers)
+
+    async def refuse(self, error: ErrorResponse) -> None:
+        await super().refuse(self._form.error(error))
 
 
 class ToolSink(_WholeAnswer):
@@ -194,7 +194,7 @@ class ToolSink(_WholeAnswer):
     async def recorded(self, items: tuple[bytes, ...]) -> None:
         if len(items) != 1:
             raise MalformedItem(f"a tool result has one item, not {len(items)}")
-        await self._answer(items[0])
+        await self._answer(items[0], [])
 
     async def finish(self) -> None:
         await self.recorded(tuple(self._items))

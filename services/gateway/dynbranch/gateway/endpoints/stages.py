@@ -1,4 +1,4 @@
-"""The canonical arrivals: ``POST /v1/chat/completions`` and ``POST /dynbranch/v1/tools/{name}``."""
+"""The canonical arrivals: what a model is asked in any protocol, and ``POST /dynbranch/v1/tools/{name}``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from dynbranch.gateway.core.pool import names_of
 from dynbranch.gateway.core.request_headers import parse_identity, parse_opt_outs
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.edge.exchange import Exchange
+from dynbranch.gateway.edge.routes import Handler
 from dynbranch.gateway.observer import Observer
-from dynbranch.gateway.protocols.chunk_relay import ResponseIdentity
+from dynbranch.gateway.protocols.dialect import Dialect, Response
 from dynbranch.gateway.protocols.errors import ApiError
 from dynbranch.gateway.sinks import CompletionSink, Sink, StreamSink, ToolSink
 from dynbranch.gateway.tenants import Tenants
@@ -56,20 +57,25 @@ class StageEndpoints:
 
     # -- handlers ------------------------------------------------------------------------------------------
 
-    async def chat(self, exchange: Exchange, _: str) -> None:
-        account = self._account(exchange)
-        with self._observer.arrival(account, "chat", exchange.headers) as span:
-            body = await exchange.read_body(self._body_timeout_s)
-            if self._stands_aside(exchange):
-                await self._chat_aside(exchange, account, body)
-                return
-            await self._chat(exchange, account, body, span)
+    def model(self, dialect: Dialect) -> Handler:
+        """Requests for a model in one protocol."""
+
+        async def asked(exchange: Exchange, _: str) -> None:
+            account = self._account(exchange)
+            with self._observer.arrival(account, dialect.kind, exchange.headers) as span:
+                body = await exchange.read_body(self._body_timeout_s)
+                if self.stands_aside(exchange):
+                    await self._model_aside(exchange, account, body)
+                    return
+                await self._model(dialect, exchange, account, body, span)
+
+        return asked
 
     async def tool(self, exchange: Exchange, name: str) -> None:
         account = self._account(exchange)
         with self._observer.arrival(account, "tool", exchange.headers) as span:
             body = await exchange.read_body(self._body_timeout_s)
-            if self._stands_aside(exchange):
+            if self.stands_aside(exchange):
                 await self._tool_aside(exchange, account, name, body)
                 return
             await self._tool(exchange, account, name, body, span)
@@ -80,7 +86,7 @@ class StageEndpoints:
         with self._observer.arrival(account, "raw", exchange.headers):
             if not exchange.has_body or _names_a_model(exchange):
                 body = await exchange.read_body(self._body_timeout_s)
-                await self._chat_aside(exchange, account, body if exchange.has_body else None)
+                await self._model_aside(exchange, account, body if exchange.has_body else None)
                 return
             # What comes in parts goes on in parts: it can be sent once, and nobody looks into it.
             urls = [engine_url(url, exchange) for url in self._arrivals.model_urls("")]
@@ -89,19 +95,24 @@ class StageEndpoints:
 
     # -- serving -------------------------------------------------------------------------------------------
 
-    async def _chat(self, exchange: Exchange, account: Account, body: bytes, span: Span) -> None:
+    async def _model(
+        self, dialect: Dialect, exchange: Exchange, account: Account, body: bytes, span: Span
+    ) -> None:
+        tenant = self._tenants.of(exchange.headers)
+        document = await self._desk.read(body, dialect.read, body)
         try:
-            arrival = await self._arrivals.chat(body, exchange.headers, self._tenants.of(exchange.headers))
+            arrival = await self._arrivals.chat(document, dialect.headers(exchange.headers), tenant)
         except OnlyRaw:
-            await self._chat_aside(exchange, account, body)
+            await self._model_aside(exchange, account, body)
             return
-        self._arrived(account, arrival, span, exchange, body)
-        stage, sink = arrival.stage, self._chat_sink(exchange, account, arrival)
+        self._arrived(account, arrival, span, exchange, document.source)
+        stage, sink = arrival.stage, self._sink(dialect, exchange, account, arrival)
+        del document
         # The parsed request may be many times as large as its text, and is not needed while it runs.
         del arrival
         await self._conductor.serve(stage, sink, account)
         if account.aside:
-            await self._chat_aside(exchange, account, body)
+            await self._model_aside(exchange, account, body)
 
     async def _tool(self, exchange: Exchange, account: Account, name: str, body: bytes, span: Span) -> None:
         try:
@@ -118,16 +129,21 @@ class StageEndpoints:
         if account.aside:
             await self._tool_aside(exchange, account, name, body)
 
-    def _chat_sink(self, exchange: Exchange, account: Account, arrival: Arrival) -> Sink:
-        identity = ResponseIdentity(
-            id=f"chatcmpl-{account.request_id.removeprefix('req_')}",
-            created_s=self._conductor.clock.unix_ms() // 1000,
-            model=arrival.request.model,
-            model_names=names_of(arrival.pool.executor),
+    def _sink(self, dialect: Dialect, exchange: Exchange, account: Account, arrival: Arrival) -> Sink:
+        request = arrival.request
+        form = dialect.form(
+            Response(
+                request_id=account.request_id,
+                created_s=self._conductor.clock.unix_ms() // 1000,
+                model=request.model,
+                model_names=names_of(arrival.pool.executor),
+                include_usage=request.include_usage,
+                request=request.document.value,
+                name=arrival.stage.name,
+            )
         )
-        if arrival.request.streaming:
-            return StreamSink(exchange, identity, account.report, include_usage=arrival.request.include_usage)
-        return CompletionSink(exchange, identity, account.report)
+        sink = StreamSink if request.streaming else CompletionSink
+        return sink(exchange, form, account.report)
 
     def _arrived(
         self, account: Account, arrival: Arrival, span: Span, exchange: Exchange, body: bytes
@@ -141,10 +157,10 @@ class StageEndpoints:
 
     # -- standing aside ------------------------------------------------------------------------------------
 
-    def _stands_aside(self, exchange: Exchange) -> bool:
+    def stands_aside(self, exchange: Exchange) -> bool:
         return not self._enabled or parse_opt_outs(exchange.headers).bypass
 
-    async def _chat_aside(self, exchange: Exchange, account: Account, body: bytes | None) -> None:
+    async def _model_aside(self, exchange: Exchange, account: Account, body: bytes | None) -> None:
         model = await self._desk.read(body, model_in, body) if body else ""
         urls = [engine_url(url, exchange) for url in self._arrivals.model_urls(model)]
         await self._aside(exchange, account, urls, body, target=model)

@@ -114,7 +114,9 @@ class StoreEndpoints:
         why_aside = self._why_aside(exchange)
         urls = self._arrivals.model_urls(await self._desk.read(body, model_in, body))
         try:
-            arrival = await self._arrivals.chat(body, exchange.headers, self._tenants.of(exchange.headers))
+            tenant = self._tenants.of(exchange.headers)
+            document = await self._desk.read(body, parse_body, body)
+            arrival = await self._arrivals.chat(document, exchange.headers, tenant)
         except (OnlyRaw, ApiError) as problem:
             if isinstance(problem, ApiError) and not why_aside:
                 raise

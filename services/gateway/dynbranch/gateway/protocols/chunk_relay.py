@@ -69,6 +69,10 @@ class ChunkRelay:
             return self._event(items[0])
         return b"".join(map(self._event, items))
 
+    def end(self) -> bytes:
+        """What follows the last item."""
+        return DONE
+
     def _event(self, item: bytes) -> bytes:
         learned = self._learned
         if (

@@ -1,0 +1,46 @@
+"""What a Messages request asks for and can not be served, refused with the path of the field at fault."""
+
+from __future__ import annotations
+
+from dynbranch.domain.errors import InvalidRequest
+from dynbranch.naming.document import Json, kind_of
+
+
+def unserved(path: str, why: str) -> InvalidRequest:
+    """A field or a block of the protocol that no engine behind this gateway could heed."""
+    return InvalidRequest(
+        "unsupported_parameter", f"'{path}' is not served here: {why}.", facts={"param": path}
+    )
+
+
+def wrong_type(path: str, wanted: str, value: Json) -> InvalidRequest:
+    return InvalidRequest(
+        "invalid_type",
+        f"Invalid type for '{path}': expected {wanted}, but got {kind_of(value)} instead.",
+        facts={"param": path},
+    )
+
+
+def wrong_value(path: str, why: str) -> InvalidRequest:
+    return InvalidRequest("invalid_value", f"Invalid value for '{path}': {why}.", facts={"param": path})
+
+
+def missing(path: str) -> InvalidRequest:
+    return InvalidRequest(
+        "missing_parameter", f"Missing required parameter: '{path}'.", facts={"param": path}
+    )
+
+
+def text_at(holder: dict[str, Json], key: str, path: str) -> str:
+    """The text that must stand at a key. Raises InvalidRequest."""
+    value = holder.get(key)
+    if value is None:
+        raise missing(f"{path}.{key}" if path else key)
+    if not isinstance(value, str):
+        raise wrong_type(f"{path}.{key}" if path else key, "a string", value)
+    return value
+
+
+def beyond(holder: dict[str, Json], known: frozenset[str]) -> dict[str, Json]:
+    """The members that are not known, for the engine to judge. Null says nothing."""
+    return {key: value for key, value in holder.items() if key not in known and value is not None}
