@@ -98,8 +98,12 @@ lock: $(STAMP) ## requirements.lock anew from pyproject.toml, and from it what e
 	    --output-file services/$$service/requirements.lock || exit 1; done
 	echo 'hatchling>=1.27' | $(COMPILE) - --constraint requirements.lock --no-annotate --output-file deploy/docker/build.lock
 
-bench: $(STAMP) ## every benchmark, results into bench/results
-	for name in names start demo csl store; do $(BIN)/dynbranch bench $$name --json bench/results/$$name.json || exit 1; done
+BENCH ?= names start demo csl store hit_path pass_through routing predictors overlap chaos branches peers vllm
+bench: $(STAMP) ## every benchmark into bench/results, about an hour and a half; BENCH="csl store" for some
+	@failed=; for name in $(BENCH); do \
+	  if [ $$name = vllm ] && [ ! -e $(VLLM)/.ready ]; then echo "bench vllm is left out: make test-vllm installs a vLLM"; continue; fi; \
+	  $(BIN)/dynbranch bench $$name --json bench/results/$$name.json || failed="$$failed $$name"; done; \
+	  test -z "$$failed" || { echo "These did not hold or did not run:$$failed"; exit 1; }
 
 explore: $(STAMP) ## every interleaving of larger branches, minutes to hours; EXPLORE=quick takes a minute
 	$(BIN)/python -m dynbranch.sim.branches_exhaustive --size $(or $(EXPLORE),large)

@@ -51,6 +51,10 @@ class Surroundings:
             load_average=round(os.getloadavg()[0], 2),
         )
 
+    def took_s(self) -> int:
+        """Whole seconds from then to now."""
+        return round((datetime.now(UTC) - datetime.fromisoformat(self.when)).total_seconds())
+
 
 def result_json(bench: str, measured: Measured, around: Surroundings) -> dict[str, Any]:
     return {
@@ -60,6 +64,7 @@ def result_json(bench: str, measured: Measured, around: Surroundings) -> dict[st
         "machine": dict(around.machine),
         "when": around.when,
         "load_average": around.load_average,
+        "took_s": around.took_s(),
         "figures": {key: figure.as_json() for key, figure in measured.figures.items()},
         "raw": measured.raw,
     }
