@@ -10,7 +10,7 @@ from dynbranch.bench.registry import BENCHES
 from dynbranch.bench.result import BenchFailed, Measured, Surroundings, result_json, write_result
 from dynbranch.cli.endings import failures_explained, stops_on_signals
 from dynbranch.cli.failures import CliFailure
-from dynbranch.demo.show import progress_bar
+from dynbranch.demo.show import LineTeller, progress_bar
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -42,10 +42,12 @@ def run_bench(
     console = Console()
     around = Surroundings.now()
     with stops_on_signals(), failures_explained(), progress_bar(console) as progress:
-        task = progress.add_task(name, total=None)
+        task, told = progress.add_task(name, total=None), LineTeller(console)
 
         def tell(what: str, done: int, total: int) -> None:
             progress.update(task, description=f"{name}: {what[:80]}", completed=done, total=total or None)
+            if not console.is_terminal:
+                told.line(what, done, total)
 
         try:
             measured = bench.load(engine_url, data, quick=quick)(tell)

@@ -26,7 +26,7 @@ from dynbranch.demo.branch_runs import (
 )
 from dynbranch.demo.flows import SUB_AGENTS
 from dynbranch.demo.run import TRACE_FILE, Size, run_demo
-from dynbranch.demo.show import ProgressWatcher, print_branches, print_report, progress_bar
+from dynbranch.demo.show import LineTeller, ProgressWatcher, print_branches, print_report, progress_bar
 from dynbranch.demo.stack import TEMPLATES, Stack, StackOptions, default_state_dir
 from dynbranch.demo.timeline import bars_of, timeline_svg
 from dynbranch.demo.tracefile import TraceReceiver, read_spans
@@ -81,10 +81,12 @@ def run_and_show_demo(
 def _run_and_show_branches(console: Console, state_dir: Path) -> tuple[dict[str, object], list[str]]:
     """The figures, and what did not hold."""
     with stops_on_signals(), failures_explained(), progress_bar(console) as progress:
-        task = progress.add_task("branches", total=None)
+        task, told = progress.add_task("branches", total=None), LineTeller(console)
 
         def tell(what: str, done: int, total: int) -> None:
             progress.update(task, description=what[:80], completed=done, total=total or None)
+            if not console.is_terminal:
+                told.line(what, done, total)
 
         try:
             seen = asyncio.run(run_branches(tell, SHORT, arms=SHOWN_ARMS, folder=state_dir / "branches"))

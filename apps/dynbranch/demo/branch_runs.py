@@ -48,6 +48,7 @@ PAUSE_SIGMA = 0.5
 SEED = 20
 KINDS = (ROUTING_CHAIN, REACT, SUB_AGENTS, MENUS)
 ARMS = (FLOOR, REUSE_ONLY, AHEAD_ONLY, BOTH, WRONG)
+COMPARED = (FLOOR, AHEAD_ONLY, WRONG)
 SHOWN_ARMS = (FLOOR, REUSE_ONLY, AHEAD_ONLY, BOTH)
 REUSED = frozenset({"hit", "joined"}) | AHEAD
 _TIMEOUT_S = 30.0
@@ -65,15 +66,17 @@ class BranchesFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Records of each kind on the real model, and of routing on simulated engines."""
+    """Records of each kind on the real model, and of routing on simulated engines. ``thorough``: how many of
+    each kind run in every arm; the others run in those of ``COMPARED``."""
 
     records: Mapping[str, int] = field(
-        default_factory=lambda: {ROUTING_CHAIN: 6, REACT: 4, SUB_AGENTS: 4, MENUS: 5}
+        default_factory=lambda: {ROUTING_CHAIN: 6, REACT: 1, SUB_AGENTS: 1, MENUS: 4}
     )
+    thorough: int = 1
     simulated: int = 10
     losers: int = 10
     """Decisions that lose every fill of theirs."""
-    fills: int = 3
+    fills: int = 2
     """At most in a person's pause; in a decode's window the templates say one."""
 
 
@@ -169,7 +172,14 @@ def _options(folder: Path, size: Size, traces: str = "") -> StackOptions:
         unforeseeing_gateway=True,
         templates=folder / "templates",
         policy="static",
-        settings={"DYNBRANCH_CONTROLLER_FILLS": str(size.fills)},
+        # An engine of one thread keeps no prompts, and is full with one request.
+        slots=3,
+        settings={
+            "DYNBRANCH_CONTROLLER_FILLS": str(size.fills),
+            "DYNBRANCH_CONTROLLER_FILL_PLACEMENT": "least_loaded",
+            "DYNBRANCH_ENGINE_AGENT_FILL_SLOTS": "1",
+            "DYNBRANCH_GATEWAY_ROUTING": "least_in_flight",
+        },
         traces_endpoint=traces,
     )
 
@@ -197,6 +207,8 @@ class Session:
         runs: list[Run] = []
         for number, (kind, place) in enumerate(todo):
             arms = [arm for arm in self._arms if arm is not WRONG or kind in WRONG_KINDS]
+            if number >= size.thorough * len(size.records):
+                arms = [arm for arm in arms if arm in COMPARED]
             for arm in in_turns(arms, number):
                 tell(f"{kind}, {arm.title}", number, len(todo))
                 runs.append(await self.one(arm, kind, place, "m"))

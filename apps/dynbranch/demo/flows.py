@@ -123,10 +123,10 @@ def routing_chain(request: RoutingRequest, model: Model) -> Flow:
         result = yield model.ask(
             "execute",
             [
-                _system(f"You are this function. Answer a call with its result in a sentence.\n{offer}"),
+                _system(f"You are this function. Answer a call with its result in a sentence.\n{handler}"),
                 {"role": "user", "content": arguments},
             ],
-            max_tokens=48,
+            max_tokens=24,
         )
         steps += _step(decision, f"Result: {result}")
         if said.get("more") is not True:
@@ -226,25 +226,18 @@ def sub_agents(question: Question, topics: Sequence[str], model: Model) -> Flow:
 
 
 def menus(dialogue: Dialogue, model: Model) -> Flow:
-    """Offer a menu, wait for the person's pick, act on it, and tell what was done; turn after turn."""
+    """Offer a menu, wait for the person's pick, act on it, and tell what was done; turn after turn.
+
+    What follows a pick is short: on one thread of a small machine it lasts about as long as a person thinks.
+    """
     told = ""
     for turn in dialogue.turns:
         opening = [_system("You assist in a chat with buttons. Be brief."), _situation(turn)]
-        offer = yield model.ask("offer", opening, max_tokens=24)
+        offer = yield model.ask("offer", opening, max_tokens=12)
         picked = [*opening, _assistant(offer), {"role": "user", "content": f"I pick: {turn.pick}"}]
-        act = yield model.ask(
-            "act",
-            picked,
-            max_tokens=96,
-            schema=_object(
-                service={"type": "string", "maxLength": NAME_CHARACTERS},
-                action={"type": "string", "maxLength": NAME_CHARACTERS},
-                argument={"type": "string", "maxLength": NAME_CHARACTERS},
-            ),
-            waits=True,
-        )
-        done = [*picked, _assistant(act), {"role": "user", "content": "Tell me what you did."}]
-        told = yield model.ask("tell", done, max_tokens=32, stream=True)
+        act = yield model.ask("act", picked, max_tokens=12, waits=True)
+        done = [_system("Say in a few words what was done."), {"role": "user", "content": act}]
+        told = yield model.ask("tell", done, max_tokens=12, stream=True)
     return told
 
 

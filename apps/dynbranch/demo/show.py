@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -39,6 +41,23 @@ def progress_bar(console: Console) -> Progress:
         transient=True,
         disable=not console.is_terminal,
     )
+
+
+class LineTeller:
+    """A line a step where no bar is drawn, and one a second at most."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = time.monotonic()
+        self._last = -math.inf
+
+    def line(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._last < 1.0:
+            return
+        self._last = now
+        count = f" {done}/{total}" if total else ""
+        self._console.print(f"  {now - self._began:4.0f} s {what}{count}", markup=False, highlight=False)
 
 
 class ProgressWatcher(Watcher):

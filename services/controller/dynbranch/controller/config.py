@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dynbranch.controller.core.branches.admission import PolicyName
 from dynbranch.controller.core.branches.instances import Bounds
-from dynbranch.controller.core.branches.reservations import Quota
+from dynbranch.controller.core.branches.reservations import Placement, Quota
 from dynbranch.controller.core.journal import Limits
 from dynbranch.controller.predicting import DEADLINE_MS
 from dynbranch.controller.running import Timings
@@ -28,6 +28,9 @@ class ControllerSettings(BaseSettings):
     fill_tokens: int = Field(
         0, ge=0, description="KV tokens that fills reserve on one engine; 0: the agent's own limit alone"
     )
+    fill_placement: Placement = Field(
+        Placement.PREFIX, description="prefix: where a fill's prompt begins alike; least_loaded."
+    )
     stage_timeout_s: float = Field(Timings().stage_s, gt=0, description="the longest run of a stage ahead")
     predict_ms: float = Field(DEADLINE_MS, gt=0, description="the time that predictors have")
     workflow_ttl_s: float = Field(
@@ -44,4 +47,4 @@ class ControllerSettings(BaseSettings):
         return Bounds(workflow_ttl_s=self.workflow_ttl_s, branches=self.max_branches)
 
     def quota(self) -> Quota:
-        return Quota(self.fill_slots, self.fill_tokens)
+        return Quota(self.fill_slots, self.fill_tokens, self.fill_placement)

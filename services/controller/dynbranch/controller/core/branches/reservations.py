@@ -6,6 +6,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from dynbranch.controller.core.branches.admission import EngineLoad, LoadView
 from dynbranch.controller.core.branches.messages import EngineSeen, StageKey
@@ -16,12 +17,20 @@ HELD_BLOCKS = 8192
 BLOCK_BYTES = 256
 
 
+class Placement(Enum):
+    """Which of the engines with room runs a fill. LEAST_LOADED suits engines that keep no prompts."""
+
+    PREFIX = "prefix"
+    LEAST_LOADED = "least_loaded"
+
+
 @dataclass(frozen=True, slots=True)
 class Quota:
     """What this controller's fills may take of one engine, beside the agent's own limit. Zero: no bound."""
 
     slots: int = 0
     tokens: int = 0
+    placement: Placement = Placement.PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +96,18 @@ class Reservations:
     # -- taking and giving back ----------------------------------------------------------------------------
 
     def place(self, key: StageKey, members: Collection[str], body: bytes, tokens: int) -> str | None:
-        """Reserve on the least loaded of the engines that hold the longest beginning of the prompt. None: no
-        member has room for one more fill."""
+        """Reserve on the least loaded, under PREFIX of the engines that hold the longest beginning of the
+        prompt. None: no member has room for one more fill."""
         assert key not in self._held, "a stage holds one reservation at a time"
         able = [a for a in members if a in self._present and self._has_room(self._engines[a], tokens)]
         if not able:
             return None
-        blocks = prefix_blocks(body)
+        blocks = prefix_blocks(body) if self._quota.placement is Placement.PREFIX else ()
         most = max(self._holds(address, blocks) for address in able)
         best = [address for address in able if self._holds(address, blocks) == most]
-        engine = min(best, key=lambda address: (*self._burden(address), address))
+        least = min(self._burden(address) for address in best)
+        # Gateways send what is demanded to the first of equals: the last is farthest from it.
+        engine = max(address for address in best if self._burden(address) == least)
         self._take(key, engine, tokens, blocks)
         return engine
 
