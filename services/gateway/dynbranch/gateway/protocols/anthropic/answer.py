@@ -147,8 +147,9 @@ class AnswerReader:
         if isinstance(reason, str):
             self._finish = reason
         for key in ("stop_reason", "matched_stop"):
-            if choice.get(key) in self._stops and isinstance(choice[key], str):
-                self._stopped_by = choice[key]
+            met = choice.get(key)
+            if isinstance(met, str) and met in self._stops:
+                self._stopped_by = met
 
     def _read_delta(self, delta: dict[str, Any]) -> None:
         # Some engines say one piece of reasoning under both of its names.

@@ -84,7 +84,7 @@ _SAID_OTHERWISE: Final = frozenset(
 )
 """Fields of Chat Completions that Messages has its own word for, or whose answer it can not hold."""
 
-_TOOL_MEMBERS: Final = frozenset(
+TOOL_MEMBERS: Final = frozenset(
     {
         "allowed_callers",
         "cache_control",
@@ -235,7 +235,7 @@ def _tool(tool: Json, path: str) -> Json:
 
 
 def _beside(tool: dict[str, Json], path: str) -> dict[str, Json]:
-    members = beyond(tool, _TOOL_MEMBERS)
+    members = beyond(tool, TOOL_MEMBERS)
     if "parameters" in members:
         raise unserved(f"{path}.parameters", "the schema of a tool is its input_schema")
     return members
