@@ -23,6 +23,9 @@ from dynbranch.demo.branch_runs import (
 )
 
 
+TITLE = "Mean time of a workflow, and of the other ways over it (95 % interval)"
+
+
 def measure(tell: Tell, *, quick: bool = False, size: Size | None = None) -> Measured:
     """Raises BenchFailed."""
     size = size or (QUICK if quick else Size())
@@ -43,11 +46,13 @@ def measure(tell: Tell, *, quick: bool = False, size: Size | None = None) -> Mea
             "seed": SEED,
             "policy": "static",
             "fills": size.fills,
+            "placement": "least_loaded",
             "engines": 2,
+            "slots": 3,
             "threads": 1,
         },
     }
-    return Measured(figures, raw, tuple(problems_of(figures)), _table(seen.runs))
+    return Measured(figures, raw, tuple(problems_of(figures)), _table(seen.runs), TITLE)
 
 
 def _table(runs: Sequence[Run]) -> tuple[tuple[str, ...], ...]:

@@ -31,6 +31,7 @@ class Measured:
     raw: Any
     failures: tuple[str, ...] = ()
     table: tuple[tuple[str, ...], ...] = ()
+    table_title: str = "Medians"
 
 
 @dataclass(frozen=True, slots=True)

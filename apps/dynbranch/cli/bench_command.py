@@ -73,16 +73,14 @@ def _show(name: str, measured: Measured, console: Console) -> None:
         table.add_row(key, f"{figure.value:.6g}", interval, str(figure.n))
     console.print(table)
     if measured.table:
-        _show_rows(measured.table, console)
+        _show_rows(measured.table, measured.table_title, console)
     for failure in measured.failures:
         console.print(f"✗ {failure}", markup=False)
 
 
-def _show_rows(rows: Sequence[tuple[str, ...]], console: Console) -> None:
+def _show_rows(rows: Sequence[tuple[str, ...]], title: str, console: Console) -> None:
     headings, *others = rows
-    table = Table(
-        title="Medians", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-    )
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(headings[0], no_wrap=True)
     for heading in headings[1:]:
         table.add_column(heading, justify="right")

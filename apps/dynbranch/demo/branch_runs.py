@@ -73,7 +73,7 @@ class Size:
         default_factory=lambda: {ROUTING_CHAIN: 6, REACT: 1, SUB_AGENTS: 1, MENUS: 4}
     )
     thorough: int = 1
-    simulated: int = 10
+    simulated: int = 8
     losers: int = 10
     """Decisions that lose every fill of theirs."""
     fills: int = 2
@@ -81,7 +81,7 @@ class Size:
 
 
 SHORT = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, simulated=0, losers=0)
-QUICK = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, simulated=2, losers=4)
+QUICK = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, thorough=0, simulated=2, losers=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,15 +219,17 @@ class Session:
     async def warm(self, tell: Tell) -> None:
         """Every way, and the templates at the gateway. The record is none of those that are measured."""
         tell("warming up", 0, 0)
+        cold = list(self._arms)
         for number in range(20):
-            found = [await self.one(arm, ROUTING_CHAIN, -1, f"warm{number}", at_most=3) for arm in self._arms]
-            if all(run.branches for run in found if run.arm.way is Way.FORESEEING):
+            found = [await self.one(arm, ROUTING_CHAIN, -1, f"warm{number}", at_most=1) for arm in cold]
+            cold = [run.arm for run in found if run.arm.way is Way.FORESEEING and not run.branches]
+            if not cold:
                 return
         raise BranchesFailed("no branch opens")
 
     async def one(self, arm: Arm, kind: str, place: int, label: str, *, at_most: int = 1000) -> Run:
-        """``at_most`` requests of it."""
-        performance = [one for one in performances(self._model) if one.workflow_type == kind][place]
+        """``at_most`` requests of it. Places are in the order of the first prompts' lengths."""
+        performance = self._performances(kind)[place]
         workflow = f"{label}-{arm.name}-{kind}-{performance.record}"
         key = "" if arm.way is Way.FLOOR else arm.name if arm.shares else workflow
         played = await self._players[arm.way].play(
@@ -241,6 +243,13 @@ class Session:
         if arm.way is not Way.FORESEEING:
             return Run(arm, played)
         return Run(arm, played, await self._idle(workflow))
+
+    def _performances(self, kind: str) -> list[Performance]:
+        of_kind = [one for one in performances(self._model) if one.workflow_type == kind]
+        lengths = {one.record: len(next(one.flow).body) for one in of_kind}
+        # Those have begun: what is returned has not.
+        fresh = [one for one in performances(self._model) if one.workflow_type == kind]
+        return sorted(fresh, key=lambda one: lengths[one.record])
 
     async def _idle(self, workflow: str) -> tuple[Mapping[str, Any], ...]:
         """The workflow's branches, when nothing of them runs any more: the next arm has the engines alone."""
@@ -287,8 +296,7 @@ class Session:
         _json(url, method="PUT", body={"text": EDITION + text})
 
     async def _again(self, kind: str, record: str) -> Rewritten:
-        of_kind = [one.record for one in performances(self._model) if one.workflow_type == kind]
-        place = of_kind.index(record)
+        place = [one.record for one in self._performances(kind)].index(record)
         served = await self.one(BOTH, kind, place, "again")
         right = await self.one(FLOOR, kind, place, "again")
         return Rewritten(served.played, right.played)
@@ -356,7 +364,8 @@ def figures_of(seen: Seen) -> dict[str, Figure]:
     for arm in (REUSE_ONLY, AHEAD_ONLY, BOTH):
         for kind in KINDS:
             pairs = _pairs(runs, floors, arm, (kind,), _whole_ms)
-            figures[f"{kind.replace('-', '_')}_mean_over_floor_{arm.name}"] = ratio(pairs)
+            if pairs:
+                figures[f"{kind.replace('-', '_')}_mean_over_floor_{arm.name}"] = ratio(pairs)
     return figures
 
 
