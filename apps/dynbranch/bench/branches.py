@@ -22,7 +22,6 @@ from dynbranch.demo.branch_runs import (
     run_branches,
 )
 
-
 TITLE = "Mean time of a workflow, and of the other ways over it (95 % interval)"
 
 

@@ -228,7 +228,7 @@ class Session:
         raise BranchesFailed("no branch opens")
 
     async def one(self, arm: Arm, kind: str, place: int, label: str, *, at_most: int = 1000) -> Run:
-        """``at_most`` requests of it. Places are in the order of the first prompts' lengths."""
+        """``at_most`` requests of it."""
         performance = self._performances(kind)[place]
         workflow = f"{label}-{arm.name}-{kind}-{performance.record}"
         key = "" if arm.way is Way.FLOOR else arm.name if arm.shares else workflow
@@ -245,11 +245,7 @@ class Session:
         return Run(arm, played, await self._idle(workflow))
 
     def _performances(self, kind: str) -> list[Performance]:
-        of_kind = [one for one in performances(self._model) if one.workflow_type == kind]
-        lengths = {one.record: len(next(one.flow).body) for one in of_kind}
-        # Those have begun: what is returned has not.
-        fresh = [one for one in performances(self._model) if one.workflow_type == kind]
-        return sorted(fresh, key=lambda one: lengths[one.record])
+        return [one for one in performances(self._model) if one.workflow_type == kind]
 
     async def _idle(self, workflow: str) -> tuple[Mapping[str, Any], ...]:
         """The workflow's branches, when nothing of them runs any more: the next arm has the engines alone."""
