@@ -24,7 +24,7 @@ from dynbranch.demo.branch_runs import (
     problems_of,
     run_branches,
 )
-from dynbranch.demo.flows import SUB_AGENTS
+from dynbranch.demo.flows import MENUS
 from dynbranch.demo.run import TRACE_FILE, Size, run_demo
 from dynbranch.demo.show import LineTeller, ProgressWatcher, print_branches, print_report, progress_bar
 from dynbranch.demo.stack import TEMPLATES, Stack, StackOptions, default_state_dir
@@ -104,11 +104,12 @@ def draw_timeline(picture: Path, state_dir: Path | None) -> None:
     with stops_on_signals(), failures_explained(), console.status("starting the services") as status:
         try:
             floor, ahead, spans = asyncio.run(
-                one_with_spans(SUB_AGENTS, 0, folder, lambda what, _done, _total: status.update(what))
+                one_with_spans(MENUS, 0, folder, lambda what, _done, _total: status.update(what))
             )
         except BranchesFailed as failure:
             raise CliFailure(str(failure), f"Logs: {folder}") from None
-    title = f"{SUB_AGENTS}: {floor.latency_ms / 1e3:.1f} s → {ahead.latency_ms / 1e3:.1f} s"
+    seconds = f"{floor.latency_ms / 1e3:.1f} s → {ahead.latency_ms / 1e3:.1f} s"
+    title = f"{MENUS}, without a person's pauses: {seconds}"
     picture.parent.mkdir(parents=True, exist_ok=True)
     picture.write_text(timeline_svg(bars_of(floor, ahead, spans), title), encoding="utf-8")
     same = "the same to the byte" if ahead.equals(floor) else "NOT the same"

@@ -234,9 +234,10 @@ def menus(dialogue: Dialogue, model: Model) -> Flow:
     for turn in dialogue.turns:
         opening = [_system("You assist in a chat with buttons. Be brief."), _situation(turn)]
         offer = yield model.ask("offer", opening, max_tokens=12)
-        picked = [*opening, _assistant(offer), {"role": "user", "content": f"I pick: {turn.pick}"}]
+        pick: Message = {"role": "user", "content": f"I pick: {turn.pick}"}
+        picked = [*opening, _assistant(offer), pick]
         act = yield model.ask("act", picked, max_tokens=12, waits=True)
-        done = [_system("Say in a few words what was done."), {"role": "user", "content": act}]
+        done = [pick, _assistant(act), {"role": "user", "content": "Tell me what you did."}]
         told = yield model.ask("tell", done, max_tokens=12, stream=True)
     return told
 

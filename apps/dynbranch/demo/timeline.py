@@ -76,9 +76,10 @@ def timeline_svg(bars: Sequence[Bar], title: str) -> str:
     ]
     for place, lane in enumerate(lanes):
         parts.append(_text(12, _TOP + _ROW * place + 16, lane))
+    parts += _axis(end_ms, scale, _TOP + _ROW * len(lanes))
     for bar in bars:
         x, y = _LEFT + bar.begin_ms * scale, _TOP + _ROW * lanes.index(bar.lane)
-        width = max(2.0, (bar.end_ms - bar.begin_ms) * scale)
+        width = max(4.0, (bar.end_ms - bar.begin_ms) * scale)
         told = f"{bar.label} {bar.end_ms - bar.begin_ms:.0f} ms, {bar.kind}".strip()
         parts.append(
             f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" fill="{_COLOURS[bar.kind]}" '
@@ -86,7 +87,6 @@ def timeline_svg(bars: Sequence[Bar], title: str) -> str:
         )
         if width > 8 * len(bar.label):
             parts.append(_text(x + 4, y + 15, bar.label, size=11))
-    parts += _axis(end_ms, scale, _TOP + _ROW * len(lanes))
     parts += _legend(sorted({bar.kind for bar in bars}, key=list(_COLOURS).index), height - 16)
     return "\n".join([*parts, "</svg>"]) + "\n"
 

@@ -65,7 +65,7 @@ def test_a_bad_template_is_told_with_its_line(recorded: Path, tmp_path: Path) ->
     file.write_text((SHIPPED / "menus.yaml").read_text().replace("window: wait", "window: waits"))
     done = run("check", file, "--against", recorded)
     assert done.exit_code == 1
-    assert "bad.yaml:45: decision_points.pick.window: Input should be 'decode' or 'wait'" in done.output
+    assert "bad.yaml:46: decision_points.pick.window: Input should be 'decode' or 'wait'" in done.output
 
 
 def test_traffic_of_other_types_is_no_proof(recorded: Path) -> None:
