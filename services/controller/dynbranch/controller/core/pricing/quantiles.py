@@ -1,0 +1,57 @@
+"""The upper quantile of a Beta distribution, from the continued fraction of its distribution function."""
+
+from __future__ import annotations
+
+import math
+
+_STEPS = 200
+_TINY = 1e-300
+
+
+def beta_below(a: float, b: float, x: float) -> float:
+    """The share of Beta(a, b) below ``x``."""
+    if x <= 0.0:
+        return 0.0
+    if x >= 1.0:
+        return 1.0
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
+    if x < (a + 1.0) / (a + b + 2.0):
+        return front * _fraction(a, b, x) / a
+    return 1.0 - front * _fraction(b, a, 1.0 - x) / b
+
+
+def beta_quantile(a: float, b: float, share: float) -> float:
+    """The x below which ``share`` of Beta(a, b) lies, to 1e-6."""
+    assert a > 0 and b > 0 and 0 < share < 1
+    low, high = 0.0, 1.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        if beta_below(a, b, middle) < share:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """Lentz's method."""
+    c, d = 1.0, _floored(1.0 - (a + b) * x / (a + 1.0))
+    d = 1.0 / d
+    value = d
+    for m in range(1, _STEPS):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        before = value
+        for term in (even, odd):
+            d = 1.0 / _floored(1.0 + term * d)
+            c = _floored(1.0 + term / c)
+            value *= d * c
+        if abs(value - before) < 1e-12 * abs(value):
+            break
+    return value
+
+
+def _floored(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY
