@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from dynbranch.engine_agent.fake import Script, text_chunks
 from integration.gateway.fills import (
     ACT,
     DRAW,
+    WORKFLOW,
     granted,
     name_of,
     request,
@@ -227,6 +229,40 @@ async def test_a_running_sampled_fill_is_taken_however_long_it_takes_and_whateve
             answers = await asyncio.gather(demand, other)
     assert answers[0].outcome == "adopted" and answers[0].status >= 500
     assert len(world.engine.orders) == 2
+
+
+@pytest.mark.promise("C2.once")
+async def test_a_sampled_fill_that_is_lost_before_anything_was_sent_is_executed_anew() -> None:
+    async with running_world(Plan(models=2)) as world:
+        await templated(world)
+        world.engine.writer = lambda order: Script(items=text_chunks(("a", "b")), between_s=60)
+        async with running_fill(world, DRAW, once=True):
+            demand = asked(world, DRAW)
+            await taken_over(world)
+            world.agents["model-a:1"].lose()
+            answer = await demand
+            assert (answer.status, answer.outcome, answer.text) == (200, "miss", "Hello there")
+            assert "x-dynbranch-branch" not in answer.headers
+        assert kinds(await settled(world)) == [SettlementKind.CONSUMED]
+        assert len(world.agents["model-b:1"].engine.orders) == 1
+
+
+@pytest.mark.promise("C2.once")
+async def test_of_a_sampled_fill_that_is_lost_in_the_middle_nobody_sees_another_draw() -> None:
+    async with running_world(Plan(models=2)) as world:
+        await templated(world)
+        world.engine.writer = lambda order: Script(items=text_chunks(("a", "b")), between_s=60)
+        streamed = json.loads(DRAW) | {"stream": True}
+        async with (
+            running_fill(world, DRAW, once=True),
+            world.http.post(f"{world.url}/v1/chat/completions", json=streamed, headers=WORKFLOW) as response,
+        ):
+            assert response.headers["x-dynbranch-outcome"] == "adopted"
+            received = await response.content.readuntil(b"\n\n")
+            world.agents["model-a:1"].lose()
+            received += await response.content.read()
+        assert b'"error"' in received and b"[DONE]" not in received
+        assert not world.agents["model-b:1"].engine.orders
 
 
 @pytest.mark.promise("C2.once")

@@ -315,6 +315,30 @@ def test_a_running_sampled_fill_is_taken_by_one_demand_and_never_stored(library:
 
 
 @pytest.mark.promise("C2.once")
+def test_a_repeated_demand_is_led_to_its_own_draw_however_short_that_was(library: SteppedLibrary) -> None:
+    begun = granted(library.begin_fill("a", "f", once=True))
+    taken = library.demand("a", once=True, demand_id=b"d1")
+    library.commit(begun.lease, level=Level.SAMPLED)
+    assert library.demand("a", once=True, demand_id=b"d1") == taken
+    assert library.demand("a", once=True, demand_id=b"d2") == Miss(None)
+    gone = [begun.lease.generation.generation_id]
+    assert library.demand("a", once=True, demand_id=b"d1", exclude=gone) == Miss(None)
+    assert library.demand("b", once=True, demand_id=b"d1") == Miss(None)
+
+
+@pytest.mark.promise("C2.once")
+def test_a_sampled_fill_that_was_lost_with_its_agent_is_given_to_nobody_else(library: SteppedLibrary) -> None:
+    begun = granted(library.begin_fill("a", "f", once=True))
+    library.demand("a", once=True, demand_id=b"d1")
+    gone = [begun.lease.generation.generation_id]
+    assert library.demand("a", once=True, exclude=gone) == Miss(None)
+    assert library.demand("a", once=True) == Miss(None)
+    library.clock.advance(60.0)
+    assert isinstance(library.begin_fill("a", "g", once=True), FillGranted)
+    assert kinds(library) == [K.CONSUMED]
+
+
+@pytest.mark.promise("C2.once")
 def test_a_sampled_fill_that_the_store_forgot_is_not_stored(library: SteppedLibrary) -> None:
     """It may have been consumed before the restart."""
     begun = granted(library.begin_fill("a", "f", once=True))

@@ -283,7 +283,10 @@ def adopt(
     transaction.put(rows.META, rows.pack_meta(meta))
     memory.note_served(fill.fill_id)
     memory.counters.adoptions += 1
-    return Live(live.lease.generation, fill)
+    taken = Live(live.lease.generation, fill)
+    if live.lease.once:
+        remember(memory.consumed, (event.demand_id, event.name), taken, memory.limits.max_consumed)
+    return taken
 
 
 def may_adopt(event: Demand, live: LeaseRow) -> bool:
@@ -320,14 +323,14 @@ def consume(
     memory.shadows.drop(event.name)
     memory.note_served(row.origin.fill_id)
     memory.counters.consumptions += 1
-    remember(memory.consumed, event.demand_id, hit, memory.limits.max_consumed)
+    remember(memory.consumed, (event.demand_id, event.name), hit, memory.limits.max_consumed)
     return hit
 
 
 def undo(memory: Memory, event: Demand, view: View) -> None:
     """The batch of a promotion, an adoption or a consumption was refused: it has not happened."""
     memory.shadows.reread(view)
-    memory.consumed.pop(event.demand_id, None)
+    memory.consumed.pop((event.demand_id, event.name), None)
     live = memory.leases.joinable(event.name, frozenset())
     if live is not None and live.adopted_by == event.demand_id:
         live.adopted_by = None

@@ -20,7 +20,7 @@ from dynbranch.csl.core.shadows import Shadows
 from dynbranch.csl.core.store import Transaction, View
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.domain.ids import DemandId, FillId, GenerationId, Instant, Name
-from dynbranch.domain.reuse import Commit, GenerationRef, Hit, Incarnation, Refused
+from dynbranch.domain.reuse import Commit, GenerationRef, Hit, Incarnation, Live, Refused
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -30,7 +30,9 @@ class Memory:
     """Shared by the parts of the library. ``new_id`` makes lease ids and draws eviction samples.
 
     ``tombstones`` are fills that were discarded, in case they begin only later. ``served_fills`` are fills of
-    which a demand promoted, adopted or consumed a stage. ``consumed`` answers the same demand again.
+    which a demand promoted, adopted or consumed a stage. ``consumed`` answers the same demand for a sampled
+    stage again, also when what it took over has ended: another draw in its place would depend on how long
+    that one took.
     """
 
     def __init__(self, *, limits: Limits, new_id: Callable[[], bytes]) -> None:
@@ -51,7 +53,7 @@ class Memory:
         self.shadows = Shadows()
         self.tombstones: OrderedDict[FillId, None] = OrderedDict()
         self.served_fills: OrderedDict[FillId, None] = OrderedDict()
-        self.consumed: OrderedDict[DemandId, Hit] = OrderedDict()
+        self.consumed: OrderedDict[tuple[DemandId, Name], Hit | Live] = OrderedDict()
 
     def node(self, view: View, name: Name) -> EntryRow | None:
         """What stands under the name, shadows among it: not what is only waiting to be deleted."""

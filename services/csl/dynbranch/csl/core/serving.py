@@ -107,8 +107,8 @@ def _followed(memory: Memory, asked: _Asked, live: LeaseRow) -> Live | None:
 def _once(memory: Memory, asked: _Asked) -> tuple[DemandOutcome, tuple[Effect, ...]]:
     """A sampled request: it may consume a fill that was made for one, and else it is nobody's business."""
     event = asked.event
-    repeated = memory.consumed.get(event.demand_id)
-    if repeated is not None:
+    repeated = memory.consumed.get((event.demand_id, event.name))
+    if repeated is not None and not _is_excluded(repeated, event):
         return repeated, ()
     if event.may_hit:
         node = memory.node(asked.view, event.name)
@@ -120,6 +120,10 @@ def _once(memory: Memory, asked: _Asked) -> tuple[DemandOutcome, tuple[Effect, .
             taken = filling.adopt(memory, event, live, asked.transaction, asked.now)
             return (Miss(None) if taken is None else taken), ()
     return Miss(None), ()
+
+
+def _is_excluded(outcome: DemandOutcome, event: Demand) -> bool:
+    return isinstance(outcome, Live) and outcome.generation.generation_id in event.exclude_generations
 
 
 def _grant(memory: Memory, asked: _Asked) -> Lease:
