@@ -154,6 +154,10 @@ def _is_lost(branch: Branch, fill: Fill) -> bool:
         return False
     if branch.selections is None:
         return True
+    if fill.spared:
+        won = [one for one in branch.fills.values() if one.selection in branch.selections]
+        _holds(any(fill.names() & one.names() for one in won), "I2", "a loser that nobody leans on was kept")
+        return False
     return branch.point.branching is Branching.EXCLUSIVE and fill.selection not in branch.selections
 
 

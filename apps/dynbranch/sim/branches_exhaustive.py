@@ -111,7 +111,9 @@ QUICK: Mapping[str, Scenario] = {
         candidates=("a",), selections=("b",), wanted=(Wanted("a", foreign=True),), eager=RENDERING
     ),
     "a write": Scenario(candidates=("a",), writes=1, eager=TELLING),
-    "offers that share one request": Scenario(candidates=("a", "b"), shared=True, wanted=(), eager=TELLING),
+    "offers that share one request": Scenario(
+        candidates=("a", "b"), shared=True, wanted=(Wanted("a"),), reads=False, eager=TELLING - {"ended"}
+    ),
 }
 
 LARGE: Mapping[str, Scenario] = {

@@ -18,17 +18,18 @@ from dynbranch.controller.core.branches.messages import (
     Mark,
     RunStage,
     Settled,
+    StagePrepared,
     Told,
     Unlearn,
 )
-from dynbranch.controller.core.branches.records import Branch
+from dynbranch.controller.core.branches.records import Branch, Fill
 from dynbranch.controller.core.branches.reservations import Quota
 from dynbranch.domain.events import Selection
 from dynbranch.domain.fills import DiscardReason, Settlement, SettlementKind
 from dynbranch.domain.ids import BranchId, FillId, GenerationId, Name, TrialId, UnixMs
 from dynbranch.domain.reuse import FillOrigin, GenerationRef, Identity, Incarnation
 from dynbranch.domain.template import Branching
-from unit.controller.branches.scenes import WORKFLOW, Scene, of, picked, routed, started
+from unit.controller.branches.scenes import WORKFLOW, Scene, of, picked, prepared_for, routed, started
 
 OTHER = replace(WORKFLOW, workflow_id="w2")
 
@@ -55,6 +56,90 @@ def test_the_losers_of_an_exclusive_branch_are_discarded_and_the_winner_goes_on(
     assert started(scene.end(key_b, Ending.ABORTED, ms=7.0)) == []
     assert b.stages[0].state is FillState.ABORTED and b.discarded_ms == 7.0
     assert branch.abort_ms == [3.0]
+
+
+def sharing(scene: Scene, *ranked: str, then: Ending = Ending.JOINED) -> tuple[Branch, list[Fill]]:
+    """All candidates lead to one request. The first runs it; the others find it running."""
+    branch = opened(scene, *ranked)
+    owner, *others = branch.fills.values()
+    scene.run(owner)
+    name = owner.stages[0].name
+    assert name is not None
+    for fill in others:
+        key = fill.stages[0].key
+        scene.do(StagePrepared(key, replace(prepared_for(key), name=name)))
+        scene.end(key, then)
+    return branch, [owner, *others]
+
+
+@pytest.mark.promise("C2.selection_removes")
+def test_what_the_winner_would_have_run_stays_whoever_runs_it() -> None:
+    scene = Scene(routed(then=("work",)))
+    branch, (owner, winner) = sharing(scene, "a", "b")
+    assert winner.stages[0].state is FillState.PASSED
+    assert of(DiscardRuns, scene.answer("r1", chosen=["b"])) == []
+    assert branch.state is BranchState.RESOLVED and owner.spared
+    scene.end(owner.stages[0].key)
+    scene.settle(owner.stages[0], owner, SettlementKind.SHADOWED)
+    scene.settle(owner.stages[0], owner, SettlementKind.PROMOTED, by=WORKFLOW)
+    assert branch.state is BranchState.SETTLED and not scene.reserved
+
+
+def test_a_winner_that_gave_up_what_it_leaned_on_keeps_no_loser() -> None:
+    scene = Scene()
+    _, (owner, _) = sharing(scene, "a", "b", then=Ending.ABORTED)
+    (discard,) = of(DiscardRuns, scene.answer("r1", chosen=["b"]))
+    assert discard.fills == (owner.fill_id,)
+
+
+@pytest.mark.promise("I4")
+def test_what_was_kept_for_the_winner_goes_when_its_time_is_over() -> None:
+    scene = Scene()
+    _, (owner, _) = sharing(scene, "a", "b")
+    scene.answer("r1", chosen=["b"])
+    # It goes no further: what comes next is the winner's own.
+    assert started(scene.end(owner.stages[0].key)) == []
+    scene.settle(owner.stages[0], owner, SettlementKind.SHADOWED)
+    (discard,) = of(DiscardRuns, scene.later(61))
+    assert owner.fill_id in discard.fills and discard.reason is DiscardReason.EXPIRED
+
+
+def test_a_loser_that_runs_more_than_what_is_shared_is_discarded() -> None:
+    scene = Scene()
+    _, (owner, *_) = sharing(scene, "a", "b")
+    assert started(scene.end(owner.stages[0].key)) == ["finish:a"]
+    (discard,) = of(DiscardRuns, scene.answer("r1", chosen=["b"]))
+    assert discard.fills == (owner.fill_id,)
+
+
+def test_a_demand_that_two_selections_lead_to_says_of_neither_that_it_was_made() -> None:
+    scene = Scene(routed(then=("work",)))
+    branch, (owner, _) = sharing(scene, "a", "b")
+    scene.settle(owner.stages[0], owner, SettlementKind.ADOPTED, by=WORKFLOW)
+    assert branch.unresolved
+    scene.answer("r1", chosen=["b"])
+    assert branch.selections == ("b",)
+
+
+@pytest.mark.promise("I4")
+def test_a_fill_of_another_branch_that_leaned_on_a_lost_one_holds_nothing() -> None:
+    scene = Scene(routed(then=("work",)))
+    owner = opened(scene, "a").fills["a"]
+    first = scene.branch
+    scene.run(owner)
+    scene.arrive("route", "r2", identity=OTHER)
+    second = scene.branch
+    scene.propose(second, "a")
+    leaning = second.fills["a"].stages[0]
+    assert owner.stages[0].name is not None
+    scene.do(StagePrepared(leaning.key, replace(prepared_for(leaning.key), name=owner.stages[0].name)))
+    scene.end(leaning.key, Ending.JOINED)
+    scene.answer("r1", chosen=["z"])
+    scene.do(FillsDiscarded(first.branch_id, (owner.fill_id,)))
+    scene.end(owner.stages[0].key, Ending.ABORTED)
+    assert first.state is BranchState.SETTLED and not scene.reserved
+    scene.answer("r2", chosen=["a"])
+    assert second.state is BranchState.SETTLED and not len(scene.book.filling)
 
 
 @pytest.mark.promise("C2.selection_removes")

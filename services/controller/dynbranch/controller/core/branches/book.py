@@ -322,6 +322,8 @@ class BranchBook:
             and branch.unresolved
             and branch.demand_id is not None
             and not branch.point.several
+            # Of a request that two selections lead to, it does not say which was made.
+            and not any(one is not fill and settlement.name in one.names() for one in branch.fills.values())
         )
         if implied:
             # Whoever demands what follows a selection has made it.

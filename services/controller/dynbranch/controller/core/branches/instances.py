@@ -29,7 +29,7 @@ from dynbranch.controller.core.branches.records import Branch, CandidateRecord, 
 from dynbranch.controller.core.branches.workflows import Arrived, Workflow
 from dynbranch.controller.core.predictors.port import Coordinate
 from dynbranch.domain.fills import DiscardReason
-from dynbranch.domain.ids import BranchId, DemandId, Instant, TrialId, UnixMs
+from dynbranch.domain.ids import BranchId, DemandId, Instant, Name, TrialId, UnixMs
 from dynbranch.domain.template import Branching, DecisionPoint, Speculable
 
 
@@ -249,8 +249,7 @@ class OpenBranches:
         )
         out.append(Told(branch.branch_id, Mark.RESOLVED, facts))
         if branch.point.branching is Branching.EXCLUSIVE:
-            losers = [fill for selection, fill in branch.fills.items() if selection not in chosen]
-            self._filling.discard(branch, losers, DiscardReason.LOST, out)
+            self._filling.discard(branch, _losers(branch, chosen), DiscardReason.LOST, out)
         if branch.proposed:
             self._teach(branch, out)
         self.settle_if_over(branch, now, out)
@@ -348,13 +347,30 @@ class OpenBranches:
                 exclusive = branch.point.branching is Branching.EXCLUSIVE
                 for fill in branch.fills.values():
                     won = fill.selection in branch.selections
-                    assert won or not exclusive or fill.lost or fill.is_over
+                    assert won or not exclusive or fill.lost or fill.spared or fill.is_over
             elif not branch.unresolved:
                 assert all(fill.lost or fill.is_over for fill in branch.fills.values())
         assert fills == len(self._filling)
         for branch in self._settled.values():
             assert branch.state is BranchState.SETTLED
             assert all(fill.is_over for fill in branch.fills.values())
+
+
+def _losers(branch: Branch, chosen: tuple[str, ...]) -> list[Fill]:
+    """What no selection names. Two selections may lead to one request, which one fill runs for both: that
+    one stays."""
+    won = [fill for selection, fill in branch.fills.items() if selection in chosen and not fill.lost]
+    wanted = frozenset[Name]().union(*(fill.leaned_on() for fill in won))
+    losers = []
+    for selection, fill in branch.fills.items():
+        if selection in chosen:
+            continue
+        left = [stage for stage in fill.stages if not stage.is_over]
+        if left and all(stage.name in wanted for stage in left):
+            fill.spare()
+        else:
+            losers.append(fill)
+    return losers
 
 
 def chain_of(branch: Branch) -> tuple[str, ...]:

@@ -58,7 +58,8 @@ class StageRun:
 @dataclass(slots=True)
 class Fill:
     """``chain`` are the stages that it may run, ``stages`` those that were begun. ``lost``: no further one
-    begins. ``immune``: it was demanded before the store heard of its loss."""
+    begins. ``immune``: it was demanded before the store heard of its loss. ``spared``: its selection lost,
+    but what it runs is what the one that won would have run."""
 
     fill_id: FillId
     branch: Branch
@@ -68,6 +69,7 @@ class Fill:
     stages: list[StageRun] = field(default_factory=list)
     lost: str = ""
     immune: bool = False
+    spared: bool = False
     told: bool = False
 
     @property
@@ -94,6 +96,20 @@ class Fill:
     @property
     def discarded_ms(self) -> float:
         return sum(s.used_ms for s in self.stages if s.state in FILL_ENDS and s.state not in USED)
+
+    def names(self) -> frozenset[Name]:
+        """Of the requests that it runs, or has run."""
+        return frozenset(stage.name for stage in self.stages if stage.name is not None)
+
+    def leaned_on(self) -> frozenset[Name]:
+        """Of those that another fill runs, or may: this one passes them over."""
+        leaning = (FillState.ADMITTED, FillState.PASSED)
+        return frozenset(s.name for s in self.stages if s.name is not None and s.state in leaning)
+
+    def spare(self) -> None:
+        """It ends where it stands, by a demand or by its time."""
+        self.spared = True
+        self.chain = self.chain[: len(self.stages)]
 
     def origin(self, number: int) -> FillOrigin:
         return FillOrigin(self.branch.branch_id, self.branch.trial_id, self.fill_id, number)
