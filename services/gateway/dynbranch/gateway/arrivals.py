@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from dynbranch.domain.engine import Freshness, ModelDescription, ToolDescription, WireProtocol
@@ -21,6 +21,7 @@ from dynbranch.gateway.core.reuse_policy import ReusePolicy, storable, why_not_r
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.protocols.errors import ApiError, unknown_model
+from dynbranch.gateway.protocols.harness import Who, harness_in, who_asks
 from dynbranch.gateway.telling import Recognised, recognise
 from dynbranch.gateway.templates import Templates
 from dynbranch.naming.document import Document, parse_body
@@ -47,13 +48,14 @@ class ArrivalPolicy:
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """One normalised request. Its stage has no name where ``why_not_reused`` says why it is not reused.
-    ``recognised`` is None where its workflow type has no template."""
+    ``recognised`` is None where its workflow type has no template, ``who`` where no harness is known."""
 
     request: NormalisedRequest
     pool: Pool
     stage: Stage
     why_not_reused: str
     recognised: Recognised | None = None
+    who: Who | None = None
 
     @property
     def full_name(self) -> Name:
@@ -86,6 +88,9 @@ class Arrivals:
         (404) for an unknown model, OnlyRaw."""
         body = document.source
         model_name = model_of(document)
+        who = await self._desk.read(body, who_asks, headers, document.value) if harness_in(headers) else None
+        if who is not None:
+            headers = who.told_in(headers)
         identity, opt_outs = parse_identity(headers, tenant), parse_opt_outs(headers)
         scope = parse_read_scope(headers)
         pool = self._pool(self._directory.offers_of_model(model_name), "model", model_name)
@@ -107,7 +112,7 @@ class Arrivals:
         recognised = await self._recognised(identity, StageKind.CHAT, "", body)
         draws = sampled or (request.reuse.reusable and model.fingerprint.level is Level.SAMPLED)
         once = recognised is not None and recognised.may_be_once and draws and not model.not_reusable_reason
-        return await self._arrival(
+        arrival = await self._arrival(
             request,
             pool,
             identity,
@@ -121,6 +126,7 @@ class Arrivals:
             forward_headers=self._forwarded(headers),
             repeatable=True,
         )
+        return replace(arrival, who=who) if who is not None else arrival
 
     async def tool(self, name: str, body: bytes, headers: Mapping[str, str], tenant: str) -> Arrival:
         """Raises InvalidRequest, ApiError (404) for an unknown tool, OnlyRaw."""

@@ -230,6 +230,8 @@ def _describe(span: Span, arrival: Arrival) -> None:
         ("dynbranch.workflow.id", stage.identity.workflow_id),
         ("dynbranch.agent.id", stage.identity.agent_id),
         ("dynbranch.stage", stage.identity.stage),
+        ("dynbranch.harness", arrival.who.harness if arrival.who else ""),
+        ("dynbranch.agent.parent", arrival.who.parent_id if arrival.who else ""),
     ):
         if value:
             span.set_attribute(key, value)

@@ -267,8 +267,22 @@ def _explained(arrival: Arrival) -> dict[str, Any]:
             {"path": field.path, "class": field.field_class.value, "known": field.known}
             for field in request.fields
         ],
+        "identity": _identity(arrival),
         "reads": [_declared(read) for read in stage.scope.declared],
         "fingerprint": {"digest": pool.fingerprint.hex(), "facts": dict(pool.executor.fingerprint.facts)},
+    }
+
+
+def _identity(arrival: Arrival) -> dict[str, Any]:
+    """Who asks, by tags or by what its harness tells."""
+    identity, who = arrival.stage.identity, arrival.who
+    return {
+        "harness": who.harness if who else None,
+        "workflow_type": identity.workflow_type_id or None,
+        "workflow": identity.workflow_id or None,
+        "agent": identity.agent_id or None,
+        "parent": (who.parent_id if who else "") or None,
+        "stage": identity.stage or None,
     }
 
 
