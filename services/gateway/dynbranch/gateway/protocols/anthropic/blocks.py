@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dynbranch.gateway.protocols.anthropic.refusal import beyond, missing, text_at, unserved, wrong_type
+from dynbranch.gateway.protocols.parts import Part
+from dynbranch.gateway.protocols.refusal import beyond, missing, text_at, unserved, wrong_type
 from dynbranch.naming.document import Json
 
 TEXT_MEMBERS: Final = frozenset({"type", "text", "cache_control", "citations"})
@@ -18,8 +19,6 @@ DOCUMENT_MEMBERS: Final = frozenset({"type", "source", "cache_control", "citatio
 SEARCH_RESULT_MEMBERS: Final = frozenset({"type", "source", "title", "content", "cache_control", "citations"})
 _BASE64_MEMBERS: Final = frozenset({"type", "media_type", "data"})
 _URL_MEMBERS: Final = frozenset({"type", "url"})
-
-Part = dict[str, Json]
 
 
 def blocks_in(content: Json, path: str) -> list[dict[str, Json]]:
@@ -36,17 +35,6 @@ def blocks_in(content: Json, path: str) -> list[dict[str, Json]]:
             raise wrong_type(f"{path}[{index}]", "an object", block)
         blocks.append(block)
     return blocks
-
-
-def content_of(parts: list[Part]) -> Json:
-    """As Chat Completions spells it: one bare text is a string, as a string is one text in Messages."""
-    match parts:
-        case []:
-            return ""
-        case [{"type": "text", "text": str() as text, **beside}] if not beside:
-            return text
-        case _:
-            return list(parts)
 
 
 def parts_of(block: dict[str, Json], path: str) -> list[Part]:

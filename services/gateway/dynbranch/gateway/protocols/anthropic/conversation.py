@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from dynbranch.gateway.protocols.anthropic.blocks import Part, blocks_in, content_of, parts_of, text_part
-from dynbranch.gateway.protocols.anthropic.refusal import (
+from dynbranch.gateway.protocols.anthropic.blocks import blocks_in, parts_of, text_part
+from dynbranch.gateway.protocols.anthropic.signatures import thinking_in
+from dynbranch.gateway.protocols.parts import Part, call_id, content_of
+from dynbranch.gateway.protocols.refusal import (
     beyond,
     missing,
     text_at,
@@ -18,7 +20,6 @@ from dynbranch.gateway.protocols.anthropic.refusal import (
     wrong_type,
     wrong_value,
 )
-from dynbranch.gateway.protocols.anthropic.signatures import thinking_in
 from dynbranch.naming.document import Json, emit
 
 MESSAGE_MEMBERS: Final = frozenset({"role", "content"})
@@ -54,11 +55,6 @@ def is_open(messages: list[Json]) -> bool:
             return bool(content) and "tool_calls" not in beside
         case _:
             return False
-
-
-def call_id(place: int) -> str:
-    """Nine letters and digits, as one family of templates demands."""
-    return f"call{place:05d}"
 
 
 class _Conversation:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from dynbranch.gateway.protocols.anthropic.answer import AnswerReader, Block, BlockKind, Ending
+from dynbranch.gateway.protocols.answer import AnswerReader, Block, BlockKind, Counts, Ending, Finish
+from dynbranch.gateway.protocols.anthropic.signatures import GrowingSignature
 from dynbranch.gateway.protocols.anthropic.unfinished import completed_object
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem
 from dynbranch.gateway.protocols.members import dump
@@ -38,7 +39,11 @@ class MessageHead:
         return f"toolu_{digest.hexdigest()[:24]}"
 
     def reader(self, page: StreamPage | WholePage, *, cached: bool) -> AnswerReader:
-        return AnswerReader(page, stops=self.stops, cached=cached, hides_thinking=self.hides_thinking)
+        return AnswerReader(page, stops=self.stops, cached=cached)
+
+    def signature(self, block: Block) -> GrowingSignature | None:
+        """Of thinking alone."""
+        return GrowingSignature(holds_text=self.hides_thinking) if block.kind is BlockKind.THINKING else None
 
 
 class MessageRelay:
@@ -76,6 +81,7 @@ class StreamPage:
         self._head = head
         self._events: list[bytes] = []
         self._started = False
+        self._signature: GrowingSignature | None = None
 
     def taken(self) -> bytes:
         events, self._events = self._events, []
@@ -86,11 +92,16 @@ class StreamPage:
         opening = _opening(block, self._head)
         if block.kind is BlockKind.CALL:
             opening["input"] = {}
+        self._signature = self._head.signature(block)
         self._say("content_block_start", {"index": block.place, "content_block": opening})
 
     def grew(self, block: Block, text: str) -> None:
+        if self._signature is not None:
+            self._signature.add(text)
+            if self._head.hides_thinking:
+                return
         match block.kind:
-            case BlockKind.TEXT:
+            case BlockKind.TEXT | BlockKind.REFUSAL:
                 delta = b'"text_delta","text":'
             case BlockKind.THINKING:
                 delta = b'"thinking_delta","thinking":'
@@ -101,16 +112,16 @@ class StreamPage:
             b"%b%b}}\n\n" % (block.place, delta, dump(text))
         )
 
-    def closed(self, block: Block, signature: str) -> None:
-        if signature:
-            delta = {"type": "signature_delta", "signature": signature}
+    def closed(self, block: Block, *, cut: bool) -> None:
+        if self._signature is not None:
+            delta = {"type": "signature_delta", "signature": self._signature.text()}
             self._say("content_block_delta", {"index": block.place, "delta": delta})
         self._say("content_block_stop", {"index": block.place})
 
     def ended(self, ending: Ending) -> None:
         self._start()
-        delta = {"stop_reason": ending.stop_reason, "stop_sequence": ending.stop_sequence}
-        self._say("message_delta", {"delta": delta, "usage": ending.usage})
+        delta = {"stop_reason": _stop_reason(ending), "stop_sequence": ending.stop_sequence}
+        self._say("message_delta", {"delta": delta, "usage": _usage(ending.counts)})
         self._say("message_stop", {})
 
     def _start(self) -> None:
@@ -135,13 +146,16 @@ class WholePage:
     def grew(self, block: Block, text: str) -> None:
         self._texts.append(text)
 
-    def closed(self, block: Block, signature: str) -> None:
+    def closed(self, block: Block, *, cut: bool) -> None:
         said, opening = "".join(self._texts), _opening(block, self._head)
         match block.kind:
-            case BlockKind.TEXT:
+            case BlockKind.TEXT | BlockKind.REFUSAL:
                 self._blocks.append(dump({**opening, "text": said}))
             case BlockKind.THINKING:
-                self._blocks.append(dump({**opening, "thinking": said, "signature": signature}))
+                signature = GrowingSignature(holds_text=self._head.hides_thinking)
+                signature.add(said)
+                shown = "" if self._head.hides_thinking else said
+                self._blocks.append(dump({**opening, "thinking": shown, "signature": signature.text()}))
             case BlockKind.CALL:
                 # The input stays as the model spelled it.
                 self._blocks.append(dump(opening)[:-1] + b',"input":' + _input(said) + b"}")
@@ -152,7 +166,8 @@ class WholePage:
     def body(self) -> bytes:
         assert self._ending is not None
         ending = self._ending
-        message = _message(self._head, [], ending.stop_reason, ending.stop_sequence, ending.usage)
+        usage = _usage(ending.counts)
+        message = _message(self._head, [], _stop_reason(ending), ending.stop_sequence, usage)
         before, after = dump(message).split(b'"content":[]', 1)
         return before + b'"content":[' + b",".join(self._blocks) + b"]" + after
 
@@ -182,12 +197,33 @@ def _message(
 
 def _opening(block: Block, head: MessageHead) -> dict[str, object]:
     match block.kind:
-        case BlockKind.TEXT:
+        case BlockKind.TEXT | BlockKind.REFUSAL:
             return {"type": "text", "text": ""}
         case BlockKind.THINKING:
             return {"type": "thinking", "thinking": "", "signature": ""}
         case BlockKind.CALL:
             return {"type": "tool_use", "id": head.call_id(block), "name": block.name}
+
+
+def _stop_reason(ending: Ending) -> str:
+    match ending.finish:
+        case Finish.LENGTH:
+            return "max_tokens"
+        case Finish.FILTERED | Finish.REFUSED:
+            return "refusal"
+        case Finish.CALLS:
+            return "tool_use"
+        case Finish.DONE:
+            return "end_turn" if ending.stop_sequence is None else "stop_sequence"
+
+
+def _usage(counts: Counts) -> dict[str, int]:
+    return {
+        "input_tokens": counts.prompt - counts.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": counts.cached,
+        "output_tokens": counts.output,
+    }
 
 
 def _input(arguments: str) -> bytes:

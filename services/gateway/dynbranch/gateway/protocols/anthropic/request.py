@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dynbranch.gateway.protocols.anthropic.conversation import chat_messages, is_open
-from dynbranch.gateway.protocols.anthropic.refusal import (
+from dynbranch.gateway.protocols.refusal import (
     beyond,
     missing,
     text_at,

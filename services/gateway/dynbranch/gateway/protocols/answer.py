@@ -1,4 +1,4 @@
-"""The chunks of a generation read as the blocks of a message: thinking, texts and calls, one after another.
+"""The chunks of a generation read as blocks, one after another: thinking, texts, refusals and calls.
 
 One reader serves streams and whole answers, so that the two can not differ. What a harness is shown goes to a
 ``Page``; the reader keeps nothing but what the end needs.
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from dynbranch.gateway.protocols.anthropic.signatures import GrowingSignature
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem
 from dynbranch.naming.text_pieces import TextPieces
 
@@ -20,12 +19,13 @@ from dynbranch.naming.text_pieces import TextPieces
 class BlockKind(Enum):
     TEXT = "text"
     THINKING = "thinking"
-    CALL = "tool_use"
+    REFUSAL = "refusal"
+    CALL = "call"
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """``place`` is its index in the message; of a call ``name``, and ``call``, which counts calls alone."""
+    """``place`` is its index in the answer; of a call ``name``, and ``call``, which counts calls alone."""
 
     place: int
     kind: BlockKind
@@ -33,13 +33,33 @@ class Block:
     call: int = 0
 
 
+class Finish(Enum):
+    """Why the model stopped. CALLS: to be told their results."""
+
+    DONE = "done"
+    CALLS = "calls"
+    LENGTH = "length"
+    FILTERED = "filtered"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Tokens. ``cached`` are of the prompt, ``reasoning`` of the output."""
+
+    prompt: int
+    cached: int
+    output: int
+    reasoning: int
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why the model stopped, and what was counted."""
+    """``stop_sequence``: which of the request's own ended it, where the engine tells."""
 
-    stop_reason: str
+    finish: Finish
     stop_sequence: str | None
-    usage: dict[str, int]
+    counts: Counts
 
 
 class Page(Protocol):
@@ -50,8 +70,8 @@ class Page(Protocol):
     def grew(self, block: Block, text: str) -> None:
         """A call's text is a piece of the JSON of its input."""
 
-    def closed(self, block: Block, signature: str) -> None:
-        """``signature`` is of thinking alone."""
+    def closed(self, block: Block, *, cut: bool) -> None:
+        """``cut``: the limit of tokens came before its end."""
 
     def ended(self, ending: Ending) -> None: ...
 
@@ -66,29 +86,22 @@ class _Call:
 
 
 class AnswerReader:
-    """``stops`` are the request's stop sequences. ``cached``: the answer is from a record.
+    """``stops`` are the request's stop sequences. ``cached``: the answer is from a record."""
 
-    ``hides_thinking``: blocks of thinking show without their text.
-    """
-
-    def __init__(
-        self, page: Page, *, stops: frozenset[str] = frozenset(), cached: bool, hides_thinking: bool = False
-    ) -> None:
+    def __init__(self, page: Page, *, stops: frozenset[str] = frozenset(), cached: bool) -> None:
         self._page = page
         self._stops = stops
         self._cached = cached
-        self._hides_thinking = hides_thinking
         self._pieces = TextPieces()
         self._place = 0
         self._calls = 0
         self._block: Block | None = None
         self._call: _Call | None = None
         self._called: set[int] = set()
-        self._signature: GrowingSignature | None = None
         self._said_anything = False
+        self._refused = False
         self._finish = ""
         self._stopped_by: str | None = None
-        self._refused = False
         self._usage: dict[str, Any] = {}
 
     def read(self, items: Iterable[bytes]) -> None:
@@ -109,8 +122,8 @@ class AnswerReader:
         """The generation is complete. Raises MalformedItem if it gave no answer at all."""
         if not self._said_anything:
             raise MalformedItem("the engine gave no choice")
-        self._close()
-        self._page.ended(Ending(*self._stop(), self._counts()))
+        self._close(cut=self._finish == "length")
+        self._page.ended(self._ending())
 
     # -- chunks --------------------------------------------------------------------------------------------
 
@@ -156,11 +169,11 @@ class AnswerReader:
         for kind, keys in (
             (BlockKind.THINKING, ("reasoning_content", "reasoning")),
             (BlockKind.TEXT, ("content",)),
-            (BlockKind.TEXT, ("refusal",)),
+            (BlockKind.REFUSAL, ("refusal",)),
         ):
             text = next((delta[key] for key in keys if isinstance(delta.get(key), str) and delta[key]), "")
             if text:
-                self._refused = self._refused or keys == ("refusal",)
+                self._refused = self._refused or kind is BlockKind.REFUSAL
                 self._grow(kind, text)
         calls = delta.get("tool_calls")
         for place, call in enumerate(calls if isinstance(calls, list) else ()):
@@ -194,12 +207,6 @@ class AnswerReader:
         if block is None or block.kind is not kind:
             self._close()
             block = self._open(Block(self._place, kind))
-            if kind is BlockKind.THINKING:
-                self._signature = GrowingSignature(holds_text=self._hides_thinking)
-        if self._signature is not None:
-            self._signature.add(text)
-            if self._hides_thinking:
-                return
         self._page.grew(block, text)
 
     def _opened_call(self, call: _Call) -> Block:
@@ -214,41 +221,39 @@ class AnswerReader:
         self._page.opened(block)
         return block
 
-    def _close(self) -> None:
+    def _close(self, *, cut: bool = False) -> None:
         if self._call is not None:
             self._opened_call(self._call)
         if self._block is not None:
-            signature = self._signature.text() if self._signature is not None else ""
-            self._page.closed(self._block, signature)
-        self._block = self._call = self._signature = None
+            self._page.closed(self._block, cut=cut)
+        self._block = self._call = None
 
     # -- the end -------------------------------------------------------------------------------------------
 
-    def _stop(self) -> tuple[str, str | None]:
+    def _ending(self) -> Ending:
+        finish = self._finish_of()
+        return Ending(finish, self._stopped_by if finish is Finish.DONE else None, self._counts())
+
+    def _finish_of(self) -> Finish:
         match self._finish:
             case "length":
-                return "max_tokens", None
+                return Finish.LENGTH
             case "content_filter":
-                return "refusal", None
+                return Finish.FILTERED
             case _ if self._refused:
-                return "refusal", None
-            case _ if self._calls:
-                return "tool_use", None
-            case _ if self._stopped_by is not None:
-                return "stop_sequence", self._stopped_by
+                return Finish.REFUSED
             case _:
-                return "end_turn", None
+                return Finish.CALLS if self._calls else Finish.DONE
 
-    def _counts(self) -> dict[str, int]:
-        details = self._usage.get("prompt_tokens_details")
+    def _counts(self) -> Counts:
         prompt = _count(self._usage, "prompt_tokens")
-        read = prompt if self._cached else min(prompt, _count(details, "cached_tokens"))
-        return {
-            "input_tokens": prompt - read,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": read,
-            "output_tokens": _count(self._usage, "completion_tokens"),
-        }
+        read = _count(self._usage.get("prompt_tokens_details"), "cached_tokens")
+        return Counts(
+            prompt=prompt,
+            cached=prompt if self._cached else min(prompt, read),
+            output=_count(self._usage, "completion_tokens"),
+            reasoning=_count(self._usage.get("completion_tokens_details"), "reasoning_tokens"),
+        )
 
 
 def _count(counts: Any, key: str) -> int:

@@ -1,4 +1,4 @@
-"""What a Messages request asks for and can not be served, refused with the path of the field at fault."""
+"""What a request asks for and can not be served, refused with the path of the field at fault."""
 
 from __future__ import annotations
 

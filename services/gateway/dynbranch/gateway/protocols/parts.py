@@ -1,0 +1,24 @@
+"""What all protocols spell alike for the engine: the content of a message, and the ids of calls."""
+
+from __future__ import annotations
+
+from dynbranch.naming.document import Json
+
+Part = dict[str, Json]
+
+
+def content_of(parts: list[Part]) -> Json:
+    """As Chat Completions spells it: one bare text is a string, as a string is one text elsewhere."""
+    match parts:
+        case []:
+            return ""
+        case [{"type": "text", "text": str() as text, **beside}] if not beside:
+            return text
+        case _:
+            return list(parts)
+
+
+def call_id(place: int) -> str:
+    """The id of a call by its place in the conversation, which harnesses make up anew in every run and some
+    templates print. Nine letters and digits, as one family of templates demands."""
+    return f"call{place:05d}"
