@@ -1,4 +1,4 @@
-"""Which refused work runs all the same: a seeded hash of the branch and the level, so that a replay agrees."""
+"""Which refused work runs all the same: a seeded hash of branch and level, so that a replay agrees."""
 
 from __future__ import annotations
 

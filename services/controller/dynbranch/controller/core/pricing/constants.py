@@ -26,15 +26,27 @@ class Constants:
     within seconds."""
     most_trials: int = 16_384
     most_classes: int = 1024
-    root_ms: float = 200.0
+    root_ms: float = 20.0
     """What a branch of a wholly unknown kind is expected to be worth: positive, so that none is dead at
-    birth, and less than one wrong fill costs at load."""
+    birth, and so little that a predictor that costs 2 ms and is never right is found out within 20 trials.
+    What a class takes over from its parent is no longer than that either: the parent tells the direction,
+    the cold trials how far."""
     prior_weight: float = 4.0
     """Observations that a prior counts for."""
+    seen_rate: float = 0.9
+    """Prior rate at which what shows in a decode is what the decision says."""
     first_rank: float = 0.4
     """Prior rate of the first of a ranking; each next has half of it."""
     prior_use: float = 0.8
     """Prior share of selected fills that are used in time."""
+    stage_ms: float = 1000.0
+    """What a stage is taken to run until one of its kind was seen to: the paper's shortest stages."""
+    stage_tokens: float = 1024.0
+    """What it is taken to hold of the KV cache until one was written."""
+    windows: int = 64
+    """Lengths of windows remembered per class: what is left of one is the mean of those that were longer."""
+    residencies: int = 256
+    """Stays of fills remembered for the horizon."""
     keep: float = 0.995
     """Weight of older counts against one new observation: about 200 observations are remembered."""
     surprise_drift: float = 0.5

@@ -71,9 +71,11 @@ class Envelope:
         self._areas: list[float] = []
 
     def see(self, value: float, now: Instant) -> None:
-        """A reading that is not newer than the last one changes nothing."""
+        """A reading that is older than the last one changes nothing; of two at one time the later counts."""
         assert math.isfinite(value) and value >= 0
         if self._times and now <= self._times[-1]:
+            if now == self._times[-1]:
+                self._values[-1] = value
             return
         area = self._area(now) if self._times else 0.0
         self._times.append(now)

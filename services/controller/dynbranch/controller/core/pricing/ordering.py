@@ -7,10 +7,10 @@ that is not positive (paper Algorithm 1, Proposition A.8). Beside it the exact o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dynbranch.controller.core.pricing.load import View
-from dynbranch.controller.core.pricing.prices import Footprint, PriceCurves
+from dynbranch.controller.core.pricing.prices import Footprint, PriceCurves, Prices
 
 MOST_EXACT = 6
 """Beyond it the exact order costs too much for a decision: K * 2^K steps."""
@@ -45,11 +45,15 @@ class Priced:
     utility_ms: float
     view: View | None
     audit: bool = False
+    footprint: Footprint | None = None
 
     @property
     def expected_cost_ms(self) -> float:
         """(1 - p) C, as recorded at reservation."""
         return (1 - self.probability) * self.cost_ms
+
+    def refused(self, reason: str) -> Priced:
+        return replace(self, admitted=False, reason=reason, audit=False)
 
 
 def utility(probability: float, gain_ms: float, cost_ms: float) -> float:
@@ -68,26 +72,39 @@ def is_feasible(view: View, footprint: Footprint) -> bool:
     return view.fills + 1 <= view.fill_slots + _ROUNDING and view.o_kv + footprint.kv_share <= 1 + _ROUNDING
 
 
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """One engine as it would be with what was admitted so far."""
+
+    view: View
+    prices: Prices
+
+
 def order(
     candidates: Sequence[Priceable], views: Mapping[str, View], curves: PriceCurves, *, audit: bool = False
 ) -> tuple[Priced, ...]:
     """Every candidate once: the admitted ones first, in the order in which they start. ``audit``: the first
     whose utility is not positive runs all the same, and is the last."""
-    now = dict(views)
-    left = list(candidates)
+    offers = {engine: _Offer(view, curves.at(view)) for engine, view in views.items()}
+    best = [_best_engine(one, offers) for one in candidates]
+    left = list(range(len(candidates)))
     decided: list[Priced] = []
     while left:
-        best, best_at = _best(left, now, curves)
-        if best.utility_ms <= 0 and not (audit and best.engine):
+        at = max(left, key=lambda index: (bool(best[index][1]), best[index][0], -index))
+        (worth, engine), one = best[at], candidates[at]
+        probe = worth <= 0
+        if probe and not (audit and engine and one.gain_ms > 0):
             break
-        one = left.pop(best_at)
-        probe = best.utility_ms <= 0
-        decided.append(_admitted(best, probe))
-        now[best.engine] = now[best.engine].with_fill(one.footprint.kv_share)
+        left.remove(at)
+        decided.append(_admitted(one, engine, offers[engine], probe=probe))
+        offers[engine] = _with_fill(offers[engine], one, curves)
         if probe:
             break
-    decided += [_refused(_at_best_engine(one, now, curves)) for one in left]
-    return tuple(decided)
+        # An engine with one more fill is dearer, so whoever is better off elsewhere stays so.
+        for index in left:
+            if best[index][1] == engine:
+                best[index] = _best_engine(candidates[index], offers)
+    return (*decided, *(_refused(candidates[index], offers) for index in left))
 
 
 def order_exactly(
@@ -96,25 +113,33 @@ def order_exactly(
     """The ordered subset of the largest total utility, each candidate at the engine where it is worth most at
     the start. What is projected depends on the subset alone, so one best order per subset is enough."""
     assert len(candidates) <= MOST_EXACT
-    placed = [_at_best_engine(one, views, curves) for one in candidates]
+    start = {engine: _Offer(view, curves.at(view)) for engine, view in views.items()}
+    engines = [_best_engine(one, start)[1] for one in candidates]
     best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
-    states: dict[int, dict[str, View]] = {0: dict(views)}
+    states = {0: start}
     for subset in range(1 << len(candidates)):
         if subset not in best:
             continue
         worth, before = best[subset]
-        state = states[subset]
+        offers = states[subset]
         for index, one in enumerate(candidates):
-            engine = placed[index].engine
-            if subset >> index & 1 or not engine or not is_feasible(state[engine], one.footprint):
+            engine = engines[index]
+            if subset >> index & 1 or not engine or not is_feasible(offers[engine].view, one.footprint):
                 continue
-            total = worth + utility(one.probability, one.gain_ms, curves.cost(state[engine], one.footprint))
+            total = worth + _utility_at(one, offers[engine])
             larger = subset | 1 << index
+            if larger not in states:
+                states[larger] = {**offers, engine: _with_fill(offers[engine], one, curves)}
             if larger not in best or total > best[larger][0]:
                 best[larger] = (total, (*before, index))
-                states[larger] = {**state, engine: state[engine].with_fill(one.footprint.kv_share)}
     _, chosen = max(best.values(), key=lambda found: found[0])
-    return _as_priced(chosen, candidates, placed, views, curves)
+    decided, offers = [], start
+    for index in chosen:
+        one, engine = candidates[index], engines[index]
+        decided.append(_admitted(one, engine, offers[engine], probe=False))
+        offers = {**offers, engine: _with_fill(offers[engine], one, curves)}
+    rest = [one for index, one in enumerate(candidates) if index not in chosen]
+    return (*decided, *(_refused(one, offers) for one in rest))
 
 
 def sequence_utility(decided: Sequence[Priced]) -> float:
@@ -122,86 +147,56 @@ def sequence_utility(decided: Sequence[Priced]) -> float:
     return sum(one.utility_ms for one in decided if one.admitted)
 
 
-def _as_priced(
-    chosen: tuple[int, ...],
-    candidates: Sequence[Priceable],
-    placed: Sequence[Priced],
-    views: Mapping[str, View],
-    curves: PriceCurves,
-) -> tuple[Priced, ...]:
-    now = dict(views)
-    decided = []
-    for index in chosen:
-        one, engine = candidates[index], placed[index].engine
-        decided.append(_admitted(_price(one, engine, now[engine], curves), probe=False))
-        now[engine] = now[engine].with_fill(one.footprint.kv_share)
-    rest = [one for index, one in enumerate(candidates) if index not in chosen]
-    return (*decided, *(_refused(_at_best_engine(one, now, curves)) for one in rest))
-
-
-def _best(left: Sequence[Priceable], views: Mapping[str, View], curves: PriceCurves) -> tuple[Priced, int]:
-    """The largest utility among what has room; of what has none, any."""
-    found = [_at_best_engine(one, views, curves) for one in left]
-    at = max(
-        range(len(found)), key=lambda index: (bool(found[index].engine), found[index].utility_ms, -index)
-    )
-    return found[at], at
-
-
-def _at_best_engine(one: Priceable, views: Mapping[str, View], curves: PriceCurves) -> Priced:
-    best: Priced | None = None
+def _best_engine(one: Priceable, offers: Mapping[str, _Offer]) -> tuple[float, str]:
+    """Where its utility is largest, the first of equals, and that utility; nowhere: 0 and no name."""
+    best, worth = "", 0.0
     for engine in one.engines:
-        view = views.get(engine)
-        if view is None or not is_feasible(view, one.footprint):
+        offer = offers.get(engine)
+        if offer is None or not is_feasible(offer.view, one.footprint):
             continue
-        priced = _price(one, engine, view, curves)
-        if best is None or priced.utility_ms > best.utility_ms:
-            best = priced
-    if best is not None:
-        return best
+        found = _utility_at(one, offer)
+        if not best or found > worth:
+            best, worth = engine, found
+    return worth, best
+
+
+def _utility_at(one: Priceable, offer: _Offer) -> float:
+    return utility(one.probability, one.gain_ms, offer.prices.of(one.footprint))
+
+
+def _with_fill(offer: _Offer, one: Priceable, curves: PriceCurves) -> _Offer:
+    view = offer.view.with_fill(one.footprint.kv_share)
+    return _Offer(view, curves.at(view))
+
+
+def _admitted(one: Priceable, engine: str, offer: _Offer, *, probe: bool) -> Priced:
+    return _priced(one, engine, offer, "audit" if probe else "worth its price", admitted=True, audit=probe)
+
+
+def _refused(one: Priceable, offers: Mapping[str, _Offer]) -> Priced:
+    _, engine = _best_engine(one, offers)
+    if engine:
+        reason = "no overlap remains" if one.gain_ms <= 0 else "not worth its price"
+        return _priced(one, engine, offers[engine], reason, admitted=False, audit=False)
     reason = "no engine has room for one more fill" if one.engines else "no engine can run it"
     return Priced(one.selection, False, reason, "", one.probability, one.gain_ms, 0.0, 1.0, 0.0, None)
 
 
-def _price(one: Priceable, engine: str, view: View, curves: PriceCurves) -> Priced:
-    cost = curves.cost(view, one.footprint)
+def _priced(
+    one: Priceable, engine: str, offer: _Offer, reason: str, *, admitted: bool, audit: bool
+) -> Priced:
+    cost = offer.prices.of(one.footprint)
     return Priced(
         selection=one.selection,
-        admitted=False,
-        reason="",
+        admitted=admitted,
+        reason=reason,
         engine=engine,
         probability=one.probability,
         gain_ms=one.gain_ms,
         cost_ms=cost,
         threshold=threshold(one.gain_ms, cost),
         utility_ms=utility(one.probability, one.gain_ms, cost),
-        view=view,
-    )
-
-
-def _admitted(one: Priced, probe: bool) -> Priced:
-    reason = "audit" if probe else "worth its price"
-    return _told(one, admitted=True, reason=reason, audit=probe)
-
-
-def _refused(one: Priced) -> Priced:
-    if one.reason:
-        return one
-    reason = "no overlap remains" if one.gain_ms <= 0 else "not worth its price"
-    return _told(one, admitted=False, reason=reason, audit=False)
-
-
-def _told(one: Priced, *, admitted: bool, reason: str, audit: bool) -> Priced:
-    return Priced(
-        one.selection,
-        admitted,
-        reason,
-        one.engine,
-        one.probability,
-        one.gain_ms,
-        one.cost_ms,
-        one.threshold,
-        one.utility_ms,
-        one.view,
-        audit,
+        view=offer.view,
+        audit=audit,
+        footprint=one.footprint,
     )

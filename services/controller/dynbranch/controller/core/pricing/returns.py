@@ -172,6 +172,10 @@ class Classes:
         self._lives += 1
         trained = parent.n >= self._constants.cold_trials
         expected = parent.expectation if trained else self._root_prior()
+        length = math.sqrt(_dot(expected, expected))
+        most = self._constants.root_ms
+        if length > most:
+            expected = [value * most / length for value in expected]
         return ClassModel(expected, life=self._lives)
 
     def _root_prior(self) -> list[float]:

@@ -12,32 +12,34 @@ from dataclasses import dataclass, field
 from dynbranch.controller.core.pricing.constants import Constants
 from dynbranch.controller.core.pricing.estimates import PricingClass
 from dynbranch.controller.core.pricing.prices import Footprint, Prices
-from dynbranch.controller.core.pricing.returns import Classes, ClassKey, Context
+from dynbranch.controller.core.pricing.returns import Classes, ClassKey, ClassModel, Context
 from dynbranch.domain.ids import FillId, Instant, TrialId
 
 
 @dataclass(slots=True)
 class FillAccount:
-    """``expected_ms`` is (1 - p) C as recorded at reservation, ``prices`` beta(V') there. None: not told."""
+    """``expected_ms`` is (1 - p) C as recorded at reservation, ``prices`` beta(V') there. Each stage is a
+    result of its own: ``saved`` and ``late`` are ms by stage, ``used`` what each held. None: not ended."""
 
     selection: str
     kind: PricingClass
     expected_ms: float
     prices: Prices
-    saved_ms: float | None = None
-    used: Footprint | None = None
-    late_ms: float | None = None
+    kv_share: float = 0.0
+    saved: dict[int, float] = field(default_factory=dict)
+    used: tuple[Footprint, ...] | None = None
+    late: dict[int, float] = field(default_factory=dict)
 
     @property
     def cost_ms(self) -> float:
-        """A term of K: expected until it has ended, then what it used where nobody took it."""
-        if self.saved_ms is not None:
-            return 0.0
-        return self.expected_ms if self.used is None else self.prices.of(self.used)
+        """A term of K: expected until it has ended, then what those stages held that nobody took."""
+        if self.used is None:
+            return 0.0 if self.saved else self.expected_ms
+        return sum(self.prices.of(used) for number, used in enumerate(self.used) if number not in self.saved)
 
     @property
     def return_ms(self) -> float:
-        return (self.saved_ms or 0.0) - self.cost_ms - (self.late_ms or 0.0)
+        return sum(self.saved.values()) - self.cost_ms - sum(self.late.values())
 
     @property
     def is_settled(self) -> bool:
@@ -114,27 +116,27 @@ class Trials:
         trial.fills[fill_id] = account
         return self._revise(trial)
 
-    def consume(self, trial_id: TrialId, fill_id: FillId, saved_ms: float) -> bool:
+    def consume(self, trial_id: TrialId, fill_id: FillId, stage: int, saved_ms: float) -> bool:
         """At promotion or adoption, whichever workflow demanded it. Later hits are not this trial's."""
         fill = self._fill(trial_id, fill_id)
-        if fill is None or fill.saved_ms is not None:
+        if fill is None or stage in fill.saved:
             return self._ignore()
-        fill.saved_ms = saved_ms
+        fill.saved[stage] = saved_ms
         return self._revise(self._trials[trial_id])
 
-    def end(self, trial_id: TrialId, fill_id: FillId, used: Footprint) -> bool:
+    def end(self, trial_id: TrialId, fill_id: FillId, used: tuple[Footprint, ...]) -> bool:
         fill = self._fill(trial_id, fill_id)
         if fill is None or fill.used is not None:
             return self._ignore()
         fill.used = used
         return self._revise(self._trials[trial_id])
 
-    def wait(self, trial_id: TrialId, fill_id: FillId, late_ms: float) -> bool:
+    def wait(self, trial_id: TrialId, fill_id: FillId, stage: int, late_ms: float) -> bool:
         """A term of W: an adopted demand ended later than executing would have, or was abandoned."""
         fill = self._fill(trial_id, fill_id)
-        if fill is None or fill.late_ms is not None:
+        if fill is None or stage in fill.late:
             return self._ignore()
-        fill.late_ms = late_ms
+        fill.late[stage] = late_ms
         return self._revise(self._trials[trial_id])
 
     # -- the models ----------------------------------------------------------------------------------------
@@ -144,26 +146,42 @@ class Trials:
         if trial.entered is not None:
             return False
         trial.entered, trial.target = now, trial.return_ms
-        for key, life in zip(trial.keys, trial.lives, strict=True):
-            model = self._classes.known(key, life)
-            if model is not None:
-                model.pending -= 1
-                model.enter(trial.x, trial.target)
+        for model in self._unpend(trial):
+            model.enter(trial.x, trial.target)
         self._judge(trial)
+        return True
+
+    def void(self, trial_id: TrialId) -> bool:
+        """It turned out to be no branch at all: its decision was recorded already."""
+        trial = self._trials.get(trial_id)
+        if trial is None or trial.entered is not None:
+            return self._ignore()
+        self._unpend(trial)
+        del self._trials[trial_id]
         return True
 
     def pass_time(self, now: Instant) -> None:
         """Trials stand in the order of their beginning."""
-        over = []
+        c, over = self._constants, []
         for trial in self._trials.values():
-            if now - trial.begun < min(self._constants.trial_ttl_s, self._constants.keep_closed_s):
+            if now - trial.begun < min(c.trial_ttl_s, c.keep_closed_s):
                 break
-            if trial.entered is None and now - trial.begun >= self._constants.trial_ttl_s:
+            old = now - trial.begun >= c.trial_ttl_s
+            if trial.entered is None and old:
                 self.enter(trial, now)
-            if trial.entered is not None and now - trial.entered >= self._constants.keep_closed_s:
+            closed = trial.entered is not None and now - trial.entered >= c.keep_closed_s
+            if closed and (old or all(fill.is_settled for fill in trial.fills.values())):
                 over.append(trial.trial_id)
         for trial_id in over:
             del self._trials[trial_id]
+
+    def _unpend(self, trial: Trial) -> list[ClassModel]:
+        """The models that still are of its life."""
+        known = [self._classes.known(*place) for place in zip(trial.keys, trial.lives, strict=True)]
+        models = [model for model in known if model is not None]
+        for model in models:
+            model.pending -= 1
+        return models
 
     def _revise(self, trial: Trial) -> bool:
         if trial.entered is None:
@@ -195,14 +213,6 @@ class Trials:
     def _ignore(self) -> bool:
         self.ignored += 1
         return False
-
-    # -- state ---------------------------------------------------------------------------------------------
-
-    def entered(self) -> list[Trial]:
-        return [trial for trial in self._trials.values() if trial.entered is not None]
-
-    def put(self, trial: Trial) -> None:
-        self._trials[trial.trial_id] = trial
 
     def validate_state(self) -> None:
         assert len(self._trials) <= self._constants.most_trials
