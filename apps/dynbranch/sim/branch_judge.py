@@ -31,6 +31,8 @@ AS_TOLD = {
     SettlementKind.PROMOTED: frozenset({FillState.PROMOTED}),
     # Its response may have ended before the store had answered.
     SettlementKind.CONFIRMED: frozenset({FillState.CONFIRMED, FillState.SERVED_ONLY}),
+    # Its end may have been heard before that a demand had taken it over.
+    SettlementKind.SERVED: frozenset({FillState.SERVED_ONLY, FillState.ABORTED}),
 }
 ONCE_PER_SHADOW = frozenset(
     {SettlementKind.PROMOTED, SettlementKind.CONSUMED, SettlementKind.DISCARDED, SettlementKind.STALE}
@@ -162,9 +164,9 @@ def _is_lost(branch: Branch, fill: Fill) -> bool:
 
 
 def _waits(world: BranchWorld, stage: StageRun) -> bool:
-    """Of what failed, was aborted or could not be stored after a demand took it over, the store tells nothing
-    more: the book lets go of it in time."""
-    ended_badly = world.failures > 0 or world.expired or world.version > 0
+    """Of what failed or was aborted after a demand took it over, the store tells nothing more: the book lets
+    go of it in time."""
+    ended_badly = world.failures > 0 or world.expired
     return stage.state is FillState.ADOPTED and not stage.active and ended_badly
 
 

@@ -100,7 +100,8 @@ class DiscardResult:
 
 
 class SettlementKind(Enum):
-    """One change of one stage of a fill. STALE: a write felled the shadow or closed the lease."""
+    """One change of one stage of a fill. STALE: a write felled the shadow or closed the lease. SERVED: what
+    was adopted is not stored, and serves nobody but those who followed it. Rows number them by this order."""
 
     SHADOWED = "shadowed"
     PROMOTED = "promoted"
@@ -109,6 +110,7 @@ class SettlementKind(Enum):
     CONSUMED = "consumed"
     DISCARDED = "discarded"
     STALE = "stale"
+    SERVED = "served"
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,7 @@ _KINDS: tuple[tuple[SettlementKind, pb.SettlementKind.ValueType], ...] = (
     (SettlementKind.CONSUMED, pb.SETTLEMENT_KIND_CONSUMED),
     (SettlementKind.DISCARDED, pb.SETTLEMENT_KIND_DISCARDED),
     (SettlementKind.STALE, pb.SETTLEMENT_KIND_STALE),
+    (SettlementKind.SERVED, pb.SETTLEMENT_KIND_SERVED),
 )
 
 

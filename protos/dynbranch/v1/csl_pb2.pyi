@@ -41,6 +41,8 @@ class _SettlementKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Settle
     """The shadow was deleted or the lease closed at the controller's wish, by age or for room."""
     SETTLEMENT_KIND_STALE: _SettlementKind.ValueType  # 7
     """A write felled the shadow or closed the lease: abort the execution."""
+    SETTLEMENT_KIND_SERVED: _SettlementKind.ValueType  # 8
+    """An adopted execution completed and was not stored: a record was written meanwhile, or a sampled stage ended."""
 
 class SettlementKind(_SettlementKind, metaclass=_SettlementKindEnumTypeWrapper): ...
 
@@ -59,6 +61,8 @@ SETTLEMENT_KIND_DISCARDED: SettlementKind.ValueType  # 6
 """The shadow was deleted or the lease closed at the controller's wish, by age or for room."""
 SETTLEMENT_KIND_STALE: SettlementKind.ValueType  # 7
 """A write felled the shadow or closed the lease: abort the execution."""
+SETTLEMENT_KIND_SERVED: SettlementKind.ValueType  # 8
+"""An adopted execution completed and was not stored: a record was written meanwhile, or a sampled stage ended."""
 Global___SettlementKind: _TypeAlias = SettlementKind  # noqa: Y015
 
 @_typing.final

@@ -183,8 +183,10 @@ def test_a_write_lets_an_adopted_fill_end_and_stores_nothing(library: SteppedLib
     begun = granted(library.begin_fill("a", "f", workflow="w", scope=reading("s/1")))
     assert isinstance(library.demand("a", workflow="w", scope=reading("s/1")), Live)
     library.write("s/1")
-    assert isinstance(library.commit(begun.lease), Refused)
-    assert K.STALE not in kinds(library)
+    assert isinstance(library.commit(begun.lease, execution_ms=7.0), Refused)
+    adopted, served = library.settlements()
+    assert (adopted.kind, served.kind) == (K.ADOPTED, K.SERVED)
+    assert (served.origin, served.execution_ms, served.reason) == (origin_of("f"), 7.0, "lease_closed")
 
 
 @pytest.mark.promise("I3")
@@ -312,6 +314,29 @@ def test_a_running_sampled_fill_is_taken_by_one_demand_and_never_stored(library:
     assert library.demand("a", once=True) == Miss(None)
     assert isinstance(library.commit(begun.lease, level=Level.SAMPLED), Refused)
     assert library.demand("a", once=True) == Miss(None)
+    assert kinds(library) == [K.CONSUMED, K.SERVED]
+
+
+@pytest.mark.promise("C2.settlement_outbox")
+def test_whatever_keeps_an_adopted_result_out_of_the_store_is_told() -> None:
+    library = SteppedLibrary(limits=Limits(max_payload_bytes=4))
+    begun = granted(library.begin_fill("a", "f"))
+    assert isinstance(library.demand("a"), Live)
+    refused = library.commit(begun.lease, "too long")
+    assert isinstance(refused, Refused) and refused.reason is Refusal.TOO_LARGE
+    begun = granted(library.begin_fill("b", "g"))
+    assert isinstance(library.demand("b"), Live)
+    library.commit(library.lease("b", may_hit=False), "one")
+    assert isinstance(library.commit(begun.lease, "two"), Refused)
+    assert [(one.kind, one.reason) for one in library.settlements()] == [
+        (K.ADOPTED, ""),
+        (K.SERVED, "too_large"),
+        (K.ADOPTED, ""),
+        (K.SERVED, "differs"),
+    ]
+    # A fill that nobody took over ends with its own run, which tells it.
+    assert isinstance(library.commit(granted(library.begin_fill("c", "h")).lease, "too long"), Refused)
+    assert len(kinds(library)) == 4
 
 
 @pytest.mark.promise("C2.once")

@@ -59,6 +59,7 @@ class Histories(RuleBasedStateMachine):
         self.running: list[Running] = []
         self.begun: dict[str, str] = {}
         self.lost: set[bytes] = set()
+        self.forgotten: set[bytes] = set()
         self.adopted: set[GenerationRef] = set()
         self.promoted: set[tuple[bytes, int]] = set()
         self.given: set[str] = set()
@@ -175,7 +176,11 @@ class Histories(RuleBasedStateMachine):
     def restart(self) -> None:
         """Executions go on; the store knows neither their leases nor its tombstones any more."""
         self.library.restart()
-        self.lost -= {one.fill.encode() for one in self.running}
+        going_on = {one.fill.encode() for one in self.running if one.fill}
+        begun = {f"f{number + 1}".encode() for number in range(self.fills)}
+        # What was lost while it ran is stored after all, and settled anew.
+        self.forgotten |= self.lost & going_on
+        self.lost &= begun - going_on
         for running in self.running:
             if running.lease.once:
                 self.given.discard(running.output)
@@ -193,6 +198,9 @@ class Histories(RuleBasedStateMachine):
     def read(self, acknowledged: bool) -> None:
         for one in self.library.settlements():
             key = (one.origin.fill_id, one.origin.stage, one.kind)
+            if one.origin.fill_id in self.forgotten:
+                self.taken.pop(key, None)
+                continue
             assert key not in self.taken or self.taken[key].number == one.number, "settled twice"
             self.taken[key] = one
             self.read_through = max(self.read_through, one.number)
@@ -220,7 +228,7 @@ class Histories(RuleBasedStateMachine):
         self.read(acknowledged=False)
         ends = Counter((fill, stage) for fill, stage, kind in self.taken if kind in TERMINAL)
         for fill, stage, kind in self.taken:
-            if kind is SettlementKind.SHADOWED:
+            if kind is SettlementKind.SHADOWED and fill not in self.forgotten:
                 assert ends[fill, stage] == 1, (fill, stage, ends[fill, stage])
         assert not list(self.library.store.scan(b"G"))
 

@@ -38,9 +38,8 @@ def commit(memory: Memory, event: Commit, view: View, now: Moment) -> Decision[C
     if event.level is Level.SAMPLED and not lease.once:
         raise InvalidRequest("sampled_result", "a sampled result can not be stored")
     judged = _no_second_use(row, lease) or _judge(memory, event, row, view)
-    if isinstance(judged, Refused):
-        return _refuse(memory, judged)
-    return _Commit(memory, event, row, lease, view, now).decide(judged)
+    decided = _Commit(memory, event, row, lease, view, now)
+    return decided.refuse(judged) if isinstance(judged, Refused) else decided.decide(judged)
 
 
 def _judge(memory: Memory, event: Commit, row: LeaseRow | None, view: View) -> DerivationRow | Refused:
@@ -61,15 +60,8 @@ def _no_second_use(row: LeaseRow | None, lease: Lease) -> Refused | None:
     return None
 
 
-def _refuse(
-    memory: Memory, refused: Refused, *effects: Effect, batch: Batch | None = None
-) -> Decision[CommitOutcome]:
-    memory.counters.refused_commits += 1
-    return Decision(refused, batch or Batch(), effects=effects)
-
-
 class _Commit:
-    """One commit that was judged fit."""
+    """One commit."""
 
     def __init__(
         self, memory: Memory, event: Commit, row: LeaseRow | None, lease: Lease, view: View, now: Moment
@@ -86,21 +78,36 @@ class _Commit:
         self._transaction = Transaction(view)
         self._meta = graph.guarded_meta(self._transaction)
 
+    def refuse(
+        self, refused: Refused, *effects: Effect, transaction: Transaction | None = None
+    ) -> Decision[CommitOutcome]:
+        """``transaction`` holds what happens all the same."""
+        self._memory.counters.refused_commits += 1
+        if self._adopted is None:
+            batch = Batch() if transaction is None else transaction.batch()
+            return Decision(refused, batch, effects=effects)
+        if transaction is None:
+            self._transaction = Transaction(self._view)
+            self._meta = graph.guarded_meta(self._transaction)
+        self._append(SettlementKind.SERVED, self._adopted, self._event.execution_ms, refused.reason.value)
+        self._put_meta()
+        return Decision(refused, self._transaction.batch(), effects=effects)
+
     def decide(self, derivation: DerivationRow) -> Decision[CommitOutcome]:
         memory, transaction = self._memory, self._transaction
         node = memory.node(self._view, self._name)
         if node is not None and not self._may_share(node):
             memory.counters.differing_commits += 1
             refused = Refused(Refusal.DIFFERS, "another result stands under this name")
-            return _refuse(memory, refused, OutputsDiffer(self._name, self._event.level))
+            return self.refuse(refused, OutputsDiffer(self._name, self._event.level))
         if node is not None and node.is_shadow and self._fill is None:
             left = self._confirm_or_clear(node)
             if isinstance(left, Refused):
-                return _refuse(memory, left)
+                return self.refuse(left)
             node = left
         made = self._store(derivation) if node is None else self._support(node, derivation)
         if isinstance(made, Refused):
-            return _refuse(memory, made, batch=transaction.batch())
+            return self.refuse(made, transaction=transaction)
         self._settle(node)
         incarnation = Incarnation(self._name, made.number)
         if not made.is_shadow:

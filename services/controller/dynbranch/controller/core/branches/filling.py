@@ -50,6 +50,7 @@ _PATHS: dict[SettlementKind, tuple[FillMove, ...]] = {
     SettlementKind.CONSUMED: (FillMove.PROMOTE, FillMove.ADOPT),
     SettlementKind.DISCARDED: (FillMove.ABORT, FillMove.DISCARD),
     SettlementKind.STALE: (FillMove.ABORT, FillMove.DISCARD),
+    SettlementKind.SERVED: (FillMove.ADOPT, FillMove.SERVE),
 }
 
 _DEMANDED = frozenset({SettlementKind.PROMOTED, SettlementKind.ADOPTED, SettlementKind.CONSUMED})
