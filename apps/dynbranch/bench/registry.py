@@ -40,6 +40,12 @@ BENCHES = {
     bench.name: bench
     for bench in (
         Bench(
+            "admission",
+            "dynbranch.bench.admission",
+            "which fills run: the rule beside the best of all orders, and what a decision costs",
+            takes_data=True,
+        ),
+        Bench(
             "branches",
             "dynbranch.bench.branches",
             "four workflows on a real model, with and without running ahead: equality, latency, aborts",

@@ -41,6 +41,11 @@ def median(values: Sequence[float]) -> Figure:
     return _bootstrap(values, statistics.median)
 
 
+def quantile(values: Sequence[float], at: float) -> Figure:
+    """The value that a share ``at`` of them does not exceed, with its bootstrap interval."""
+    return _bootstrap(values, lambda sample: sorted(sample)[round(at * (len(sample) - 1))])
+
+
 def ratio(
     pairs: Sequence[tuple[float, float]], of: Callable[[Sequence[float]], float] = statistics.mean
 ) -> Figure:
