@@ -6,7 +6,9 @@ The prior follows the paper's Figure 5b: with contexts of one length 1-3 fills s
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dynbranch.controller.core.pricing.load import View
@@ -89,3 +91,51 @@ def prior_curves(*, budget_of_pool: float = 0.5) -> PriceCurves:
         slot=Curve(((0.7, slot), (1.0, 4 * slot), (1.5, 10 * slot), (2.0, 20 * slot))),
         kv=Curve(((0.5, kv), (0.8, 2 * kv), (1.0, 8 * kv))),
     )
+
+
+CURVE_VERSION = 1
+
+
+class UnreadableCurves(ValueError):
+    """What was given is no price curve. The message says where."""
+
+
+def curves_from(document: Mapping[str, object]) -> PriceCurves:
+    """Of a curve file, as ``dynbranch calibrate`` writes it; what else it holds is for people. Raises
+    UnreadableCurves."""
+    if document.get("version") != CURVE_VERSION:
+        raise UnreadableCurves(f"version is {document.get('version')!r}, not {CURVE_VERSION}")
+    curves = document.get("curves")
+    if not isinstance(curves, Mapping):
+        raise UnreadableCurves("curves: an object with slot and kv is missing")
+    return PriceCurves(slot=_curve(curves, "slot"), kv=_curve(curves, "kv"))
+
+
+def curves_json(curves: PriceCurves) -> dict[str, object]:
+    return {
+        "version": CURVE_VERSION,
+        "curves": {name: [list(point) for point in curve.points] for name, curve in _named(curves)},
+    }
+
+
+def _named(curves: PriceCurves) -> tuple[tuple[str, Curve], ...]:
+    return (("slot", curves.slot), ("kv", curves.kv))
+
+
+def _curve(curves: Mapping[str, object], name: str) -> Curve:
+    rows = curves.get(name)
+    if not isinstance(rows, Sequence) or isinstance(rows, str):
+        raise UnreadableCurves(f"curves.{name}: a list of [load, ms] is missing")
+    points = []
+    for row in rows:
+        if not isinstance(row, Sequence) or len(row) != 2 or not all(_is_number(value) for value in row):
+            raise UnreadableCurves(f"curves.{name}: {row!r} is not [load, ms]")
+        points.append((float(row[0]), float(row[1])))
+    try:
+        return Curve(tuple(points))
+    except ValueError as error:
+        raise UnreadableCurves(f"curves.{name}: {error}") from None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
