@@ -110,10 +110,21 @@ class GrpcCsl:
         return decoded(fills.discarded_in, response)
 
     async def read_settlements(
-        self, *, acknowledged_through: int, after: int, at_most: int, wait_ms: int, timeout_s: float
+        self,
+        *,
+        acknowledged_through: int,
+        after: int,
+        at_most: int,
+        wait_ms: int,
+        timeout_s: float,
+        reader_epoch: int = 0,
     ) -> tuple[Settlement, ...]:
         request = pb.ReadSettlementsRequest(
-            acknowledged_through=acknowledged_through, after=after, at_most=at_most, wait_ms=wait_ms
+            acknowledged_through=acknowledged_through,
+            after=after,
+            at_most=at_most,
+            wait_ms=wait_ms,
+            reader_epoch=reader_epoch,
         )
         return decoded(fills.settlements_in, await answer(self._fills.ReadSettlements, request, timeout_s))
 

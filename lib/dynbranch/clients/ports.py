@@ -66,9 +66,20 @@ class Fills(Protocol):
     async def discard_fills(self, discard: DiscardFills, *, timeout_s: float) -> DiscardResult: ...
 
     async def read_settlements(
-        self, *, acknowledged_through: int, after: int, at_most: int, wait_ms: int, timeout_s: float
+        self,
+        *,
+        acknowledged_through: int,
+        after: int,
+        at_most: int,
+        wait_ms: int,
+        timeout_s: float,
+        reader_epoch: int = 0,
     ) -> tuple[Settlement, ...]:
-        """In order, each at least once. Waits up to ``wait_ms`` when there is none."""
+        """In order, each at least once. Waits up to ``wait_ms`` when there is none.
+
+        A store has one reader. Of two that tell an epoch the higher one has it; the other gets a Conflict,
+        ``superseded``, here and from ``begin_fill``.
+        """
 
 
 Take = Callable[[tuple[bytes, ...]], bool]

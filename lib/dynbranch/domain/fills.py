@@ -8,6 +8,9 @@ from enum import Enum
 from dynbranch.domain.ids import Digest, FillId, Name, UnixMs
 from dynbranch.domain.reuse import FillOrigin, GenerationRef, Identity, Incarnation, Lease, Level, ReadScope
 
+SUPERSEDED = "superseded"
+"""The reason of a Conflict: a newer controller has this store, and there is one at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class BeginFill:
@@ -15,6 +18,7 @@ class BeginFill:
 
     ``producers`` are earlier stages of the same fill, confirmed or shadows, whose results this stage was
     rendered from. The store gives the generation an id of its own at the place that ``intended`` names.
+    ``reader_epoch`` says which controller asks.
     """
 
     origin: FillOrigin
@@ -26,6 +30,7 @@ class BeginFill:
     producers: tuple[Incarnation, ...] = ()
     once: bool = False
     shadow_ttl_ms: int = 60_000
+    reader_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ def begin_out(fill: BeginFill) -> pb.BeginFillRequest:
         intended=shared.generation_out(fill.intended),
         once=fill.once,
         shadow_ttl_ms=fill.shadow_ttl_ms,
+        reader_epoch=fill.reader_epoch,
     )
 
 
@@ -52,6 +53,7 @@ def begin_in(message: pb.BeginFillRequest) -> BeginFill:
         producers=tuple(map(shared.incarnation_in, message.producers)),
         once=message.once,
         shadow_ttl_ms=message.shadow_ttl_ms,
+        reader_epoch=message.reader_epoch,
     )
 
 

@@ -769,11 +769,14 @@ class BeginFillRequest(_message.Message):
     INTENDED_FIELD_NUMBER: _builtins.int
     ONCE_FIELD_NUMBER: _builtins.int
     SHADOW_TTL_MS_FIELD_NUMBER: _builtins.int
+    READER_EPOCH_FIELD_NUMBER: _builtins.int
     name: _builtins.bytes
     once: _builtins.bool
     """A sampled stage: its result is consumed by one demand."""
     shadow_ttl_ms: _builtins.int
     """How long the shadow may wait for its demand."""
+    reader_epoch: _builtins.int
+    """Which controller asks; see ReadSettlementsRequest."""
     @_builtins.property
     def origin(self) -> _shared_pb2.FillOrigin: ...
     @_builtins.property
@@ -804,10 +807,11 @@ class BeginFillRequest(_message.Message):
         intended: _shared_pb2.GenerationRef | None = ...,
         once: _builtins.bool = ...,
         shadow_ttl_ms: _builtins.int = ...,
+        reader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "intended", b"intended", "origin", b"origin", "scope", b"scope"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "input_digests", b"input_digests", "intended", b"intended", "name", b"name", "once", b"once", "origin", b"origin", "producers", b"producers", "scope", b"scope", "shadow_ttl_ms", b"shadow_ttl_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "input_digests", b"input_digests", "intended", b"intended", "name", b"name", "once", b"once", "origin", b"origin", "producers", b"producers", "reader_epoch", b"reader_epoch", "scope", b"scope", "shadow_ttl_ms", b"shadow_ttl_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -973,6 +977,7 @@ class ReadSettlementsRequest(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     AT_MOST_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    READER_EPOCH_FIELD_NUMBER: _builtins.int
     acknowledged_through: _builtins.int
     """Everything up to this number has been taken in and may be forgotten."""
     after: _builtins.int
@@ -980,6 +985,10 @@ class ReadSettlementsRequest(_message.Message):
     at_most: _builtins.int
     wait_ms: _builtins.int
     """How long to wait when there is none. At most 10,000."""
+    reader_epoch: _builtins.int
+    """A store has one reader: the one with the highest epoch that it has heard of. Any other's calls fail with
+    FAILED_PRECONDITION, reason "superseded". 0: not told, and never refused.
+    """
     def __init__(
         self,
         *,
@@ -987,10 +996,11 @@ class ReadSettlementsRequest(_message.Message):
         after: _builtins.int = ...,
         at_most: _builtins.int = ...,
         wait_ms: _builtins.int = ...,
+        reader_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_through", b"acknowledged_through", "after", b"after", "at_most", b"at_most", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_through", b"acknowledged_through", "after", b"after", "at_most", b"at_most", "reader_epoch", b"reader_epoch", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

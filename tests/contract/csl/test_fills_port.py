@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from dynbranch.csl.fill_server import FILL_SERVICE, FillServicer
 from dynbranch.csl.rocks import DataDirectory, Sizes
 from dynbranch.csl.server import SERVICE, CslServicer
 from dynbranch.csl.service import opened_shell
+from dynbranch.domain.errors import Conflict
 from dynbranch.domain.fills import (
+    SUPERSEDED,
     BeginFill,
     DiscardFills,
     DiscardReason,
@@ -81,8 +84,8 @@ async def csl(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[S
         await server.stop(0)
 
 
-async def begun(csl: Store, what: str, fill: str, *, once: bool = False) -> Lease:
-    asked = BeginFill(
+def filling(what: str, fill: str, *, once: bool = False) -> BeginFill:
+    return BeginFill(
         origin=origin_of(fill),
         name=name_of(what),
         identity=Identity(workflow_id="w"),
@@ -90,7 +93,10 @@ async def begun(csl: Store, what: str, fill: str, *, once: bool = False) -> Leas
         intended=GenerationRef(GenerationId(new_id()), "127.0.0.1:7"),
         once=once,
     )
-    outcome = await csl.begin_fill(asked, **CALL)
+
+
+async def begun(csl: Store, what: str, fill: str, *, once: bool = False) -> Lease:
+    outcome = await csl.begin_fill(filling(what, fill, once=once), **CALL)
     assert isinstance(outcome, FillGranted), outcome
     return outcome.lease
 
@@ -192,3 +198,26 @@ async def test_whoever_waits_for_settlements_is_told_at_once(csl: Store) -> None
         waiting = tasks.create_task(settled(csl, wait_ms=10_000))
         await ended(csl, await begun(csl, "a", "f"), "x")
     assert [one.kind for one in waiting.result()] == [SettlementKind.SHADOWED]
+
+
+@pytest.mark.promise("C2.one_reader")
+async def test_a_store_has_one_reader_and_the_newest_is_it(csl: Store) -> None:
+    async def read(epoch: int, *, wait_ms: int = 0) -> tuple[Settlement, ...]:
+        return await csl.read_settlements(
+            acknowledged_through=0, after=0, at_most=10, wait_ms=wait_ms, reader_epoch=epoch, **CALL
+        )
+
+    waiting = asyncio.create_task(read(7, wait_ms=10_000))
+    await asyncio.sleep(0.05)
+    assert await read(8) == ()
+    with pytest.raises(Conflict) as superseded:
+        await waiting
+    assert superseded.value.reason == SUPERSEDED and superseded.value.advice
+    late = replace(filling("a", "f"), reader_epoch=7)
+    with pytest.raises(Conflict):
+        await csl.begin_fill(late, **CALL)
+    assert isinstance(await csl.begin_fill(replace(late, reader_epoch=8), **CALL), FillGranted)
+    # Whoever tells no epoch is not refused.
+    assert await read(0) == ()
+    with pytest.raises(Conflict):
+        await read(7)

@@ -96,6 +96,7 @@ begun_fills = build(
     producers=several(incarnations),
     once=st.booleans(),
     shadow_ttl_ms=u32,
+    reader_epoch=u64,
 )
 fill_outcomes = (
     build(fills.FillGranted, lease=leases)

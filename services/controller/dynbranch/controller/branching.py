@@ -46,9 +46,9 @@ from dynbranch.controller.preparing import CanNotPrepare, Preparer
 from dynbranch.controller.running import Runner, Store
 from dynbranch.controller.templates_in_force import Foretelling, Templates
 from dynbranch.domain.branches import BranchSummary
-from dynbranch.domain.errors import DomainError, NotFound
+from dynbranch.domain.errors import Conflict, DomainError, NotFound
 from dynbranch.domain.events import ArrivalSeen, ChoiceSeen, ControllerSummary, GatewayEvent, OutcomeSeen
-from dynbranch.domain.fills import DiscardReason
+from dynbranch.domain.fills import SUPERSEDED, DiscardReason
 from dynbranch.domain.ids import BranchId, DemandId
 from dynbranch.runtime.clock import Clock
 from dynbranch.runtime.tasks import Tasks
@@ -60,6 +60,7 @@ SETTLEMENTS_AT_ONCE = 512
 SETTLEMENTS_WAIT_MS = 5000
 MAX_EARLY = 4096
 """Answers whose arrival has not come: without it nobody knows how they are to be read."""
+_BEGINNINGS = (Propose, PrepareStage, RunStage)
 _STORE_MARGIN_S = 5.0
 _FIRST_BACK_OFF_S = 0.1
 _LAST_BACK_OFF_S = 3.0
@@ -99,6 +100,7 @@ class Branching:
         self._fills = 0
         self._counts: Counter[str] = Counter()
         self._closing = False
+        self._stood_down = False
         metrics.watch(book)
 
     async def __aenter__(self) -> Self:
@@ -189,7 +191,7 @@ class Branching:
                 self._proposals.pop(branch_id, None)
             case Detach(key):
                 self._leave(key)
-            case _ if self._closing:
+            case _ if self._closing or (self._stood_down and isinstance(effect, _BEGINNINGS)):
                 self._begin_nothing(effect)
             case Propose():
                 self.tasks.spawn(self._propose(effect), name=f"propose {effect.point.name}")
@@ -207,9 +209,15 @@ class Branching:
                 assert_never(effect)
 
     def _begin_nothing(self, effect: Effect) -> None:
-        """What would begin now would be cancelled at once. What the book takes to be begun has ended."""
-        if isinstance(effect, PrepareStage | RunStage):
-            self.handle(StageEnded(effect.key, Ending.ABORTED, detail="the controller stops"))
+        """What would begin now would be cancelled at once, or refused. What the book takes to be begun has
+        ended."""
+        match effect:
+            case Propose(branch_id):
+                self.handle(CandidatesProposed(branch_id, ()))
+            case PrepareStage(key) | RunStage(key):
+                self.handle(StageEnded(key, Ending.ABORTED, detail="this controller runs nothing ahead"))
+            case _:
+                pass
 
     def _put_to_work(self, key: StageKey, work: Coroutine[Any, Any, Event], name: str) -> None:
         """Each stage's task ends with one event, also when it is cancelled before it began."""
@@ -293,6 +301,17 @@ class Branching:
             await self._clock.sleep(TICK_S)
             self.handle(TimePassed())
 
+    def _stand_down(self, why: Conflict) -> None:
+        """A newer controller has the store: this one could not learn what becomes of its fills. It lets go of
+        those that run, and runs none until it is started again. Requests are served as before."""
+        _log.error("no fills run ahead any more: %s. %s Then start this one again.", why, why.advice)
+        self._stood_down = True
+        keys = tuple(sorted(self._work))
+        if keys:
+            fills = tuple(dict.fromkeys(key.fill_id for key in keys))
+            lost = DiscardRuns(None, fills, keys, DiscardReason.CANCELLED)
+            self.tasks.spawn(self._discard(lost), name="discard fills")
+
     async def _read_settlements(self) -> None:
         through, back_off_s = 0, _FIRST_BACK_OFF_S
         while True:
@@ -303,8 +322,12 @@ class Branching:
                     at_most=SETTLEMENTS_AT_ONCE,
                     wait_ms=SETTLEMENTS_WAIT_MS,
                     timeout_s=SETTLEMENTS_WAIT_MS / 1000 + _STORE_MARGIN_S,
+                    reader_epoch=self._runner.epoch,
                 )
             except (Unreachable, DomainError) as failure:
+                if isinstance(failure, Conflict) and failure.reason == SUPERSEDED:
+                    self._stand_down(failure)
+                    return
                 if through or back_off_s == _FIRST_BACK_OFF_S:
                     _log.warning("settlements can not be read, trying again: %s", failure)
                 # It may come back as another store, whose numbers say nothing of the ones before.

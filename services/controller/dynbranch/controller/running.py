@@ -82,7 +82,8 @@ class TooLarge(Exception):
 
 
 class Runner:
-    """``new_id`` is the source of chance."""
+    """``new_id`` is the source of chance. ``epoch`` tells this controller from others of the same store: the
+    highest has it; 0 is told to nobody."""
 
     def __init__(
         self,
@@ -92,7 +93,9 @@ class Runner:
         *,
         new_id: Callable[[], bytes],
         timings: Timings | None = None,
+        epoch: int = 0,
     ) -> None:
+        self.epoch = epoch
         self._store = store
         self._agents = agents
         self._clock = clock
@@ -135,6 +138,7 @@ class Runner:
             producers=ask.producers,
             once=ask.prepared.once,
             shadow_ttl_ms=ask.shadow_ttl_ms,
+            reader_epoch=self.epoch,
         )
         try:
             return await self._store.begin_fill(fill, timeout_s=self._timings.store_s)

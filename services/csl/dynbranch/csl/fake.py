@@ -113,10 +113,21 @@ class FakeCsl:
         return await self.shell.discard_fills(discard)
 
     async def read_settlements(
-        self, *, acknowledged_through: int, after: int, at_most: int, wait_ms: int, timeout_s: float
+        self,
+        *,
+        acknowledged_through: int,
+        after: int,
+        at_most: int,
+        wait_ms: int,
+        timeout_s: float,
+        reader_epoch: int = 0,
     ) -> tuple[Settlement, ...]:
         return await self.shell.read_settlements(
-            acknowledged_through=acknowledged_through, after=after, at_most=at_most, wait_ms=wait_ms
+            acknowledged_through=acknowledged_through,
+            after=after,
+            at_most=at_most,
+            wait_ms=wait_ms,
+            reader_epoch=reader_epoch,
         )
 
     async def close(self) -> None:

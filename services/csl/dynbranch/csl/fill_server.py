@@ -30,5 +30,6 @@ class FillServicer(FillServiceServicer):
             after=request.after,
             at_most=request.at_most,
             wait_ms=request.wait_ms,
+            reader_epoch=request.reader_epoch,
         )
         return wire.settlements_out(found)

@@ -142,9 +142,12 @@ class Shell:
         return self._do(lambda: self.library.discard_fills(discard, self._store, self._moment()))
 
     async def read_settlements(
-        self, *, acknowledged_through: int, after: int, at_most: int, wait_ms: int
+        self, *, acknowledged_through: int, after: int, at_most: int, wait_ms: int, reader_epoch: int = 0
     ) -> tuple[Settlement, ...]:
-        """Waits for news when there are none."""
+        """Waits for news when there are none. Raises Conflict when a newer reader has come, also then."""
+        if self.library.meet_reader(reader_epoch):
+            # The one before may be waiting.
+            self._settled.set()
         acknowledged = AcknowledgeSettlements(acknowledged_through)
         while self._do(lambda: self.library.acknowledge(acknowledged, self._store)):
             await asyncio.sleep(0)
@@ -157,6 +160,7 @@ class Shell:
             async with asyncio.timeout(min(wait_ms, MAX_SETTLEMENTS_WAIT_MS) / 1000):
                 await self._settled.wait()
         self._check()
+        self.library.meet_reader(reader_epoch)
         return self.library.settlements(self._store, after=after, at_most=at_most)
 
     async def inspect(self, name: Name) -> Inspection:

@@ -86,7 +86,14 @@ class FaultyStore:
         )
 
     async def read_settlements(
-        self, *, acknowledged_through: int, after: int, at_most: int, wait_ms: int, timeout_s: float
+        self,
+        *,
+        acknowledged_through: int,
+        after: int,
+        at_most: int,
+        wait_ms: int,
+        timeout_s: float,
+        reader_epoch: int = 0,
     ) -> tuple[Settlement, ...]:
         return await self._inner.read_settlements(
             acknowledged_through=acknowledged_through,
@@ -94,6 +101,7 @@ class FaultyStore:
             at_most=at_most,
             wait_ms=wait_ms,
             timeout_s=timeout_s,
+            reader_epoch=reader_epoch,
         )
 
 

@@ -210,6 +210,28 @@ async def test_a_controller_that_stops_with_fills_in_flight_leaks_nothing(tmp_pa
         await there.empty()
 
 
+@pytest.mark.promise("C2.one_reader")
+async def test_of_two_controllers_of_a_store_the_newer_one_fills_and_the_older_says_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(tmp_path, epoch=1) as older:
+        older.gates["Go left"] = asyncio.Event()
+        older.arrive("r1", "left")
+        await older.until(lambda: older.states().get("left") == ["running"])
+        async with world(tmp_path, csl=older.csl, epoch=2) as newer:
+            # What it ran it has let go.
+            await older.until(lambda: older.states()["left"] == ["aborted"])
+            await older.until(lambda: not older.engine.running)
+            older.arrive("r2", "right", who=OTHER)
+            assert older.view["fills"] == [] and not older.branching.book.filling.reservations
+            newer.arrive("r3", "right")
+            await shadowed(newer, "right")
+            assert isinstance(await newer.demand("Go right"), Hit)
+            await newer.until(lambda: newer.states()["right"][0] == "promoted")
+    said = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(said) == 1 and "Stop one of the two controllers" in said[0].getMessage()
+
+
 class Deaf(FaultyStore):
     """A store whose settlements do not come through."""
 

@@ -213,6 +213,7 @@ async def world(
     reads: str = "none",
     once: bool = False,
     expires_s: float = 120.0,
+    epoch: int = 0,
 ) -> AsyncIterator[World]:
     clock = clock or SystemClock()
     csl = csl or FakeCsl(clock=clock, new_id=new_id)
@@ -240,7 +241,7 @@ async def world(
         opened = Branching(
             BranchBook(admission or Always(3), bounds=bounds),
             store=store,
-            runner=Runner(store, agents, clock, new_id=new_id, timings=timings),
+            runner=Runner(store, agents, clock, new_id=new_id, timings=timings, epoch=epoch),
             preparer=Preparer(agents),
             agents=agents,
             templates=templates,

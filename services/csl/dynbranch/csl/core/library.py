@@ -165,7 +165,12 @@ class Library:
 
     # Fills
 
+    def meet_reader(self, epoch: int) -> bool:
+        """Whether a newer controller than before has the store from now on. Raises Conflict for an older."""
+        return self.memory.meet_reader(epoch)
+
     def begin_fill(self, event: BeginFill, view: View, now: Moment) -> Decision[FillOutcome]:
+        self.meet_reader(event.reader_epoch)
         return filling.begin(self.memory, event, view, now)
 
     def discard_fills(self, event: DiscardFills, view: View, now: Moment) -> Decision[DiscardResult]:

@@ -18,7 +18,8 @@ from dynbranch.csl.core.provenance import Provenance
 from dynbranch.csl.core.rows import DerivationRow, EntryRow, Meta, Node
 from dynbranch.csl.core.shadows import Shadows
 from dynbranch.csl.core.store import Transaction, View
-from dynbranch.domain.errors import InvalidRequest
+from dynbranch.domain.errors import Conflict, InvalidRequest
+from dynbranch.domain.fills import SUPERSEDED
 from dynbranch.domain.ids import DemandId, FillId, GenerationId, Instant, Name
 from dynbranch.domain.reuse import Commit, GenerationRef, Hit, Incarnation, Live, Refused
 
@@ -53,6 +54,7 @@ class Memory:
         self.shadows = Shadows()
         self.tombstones: OrderedDict[FillId, None] = OrderedDict()
         self.served_fills: OrderedDict[FillId, None] = OrderedDict()
+        self.reader_epoch = 0
         self.consumed: OrderedDict[tuple[DemandId, Name], Hit | Live] = OrderedDict()
 
     def node(self, view: View, name: Name) -> EntryRow | None:
@@ -103,6 +105,22 @@ class Memory:
         generation, followers would find the old log, and with it what was read before later writes.
         """
         return GenerationRef(GenerationId(self.new_id()), intended.agent_address)
+
+    def meet_reader(self, epoch: int) -> bool:
+        """A controller asks. Returns whether it is a newer one than before. Raises Conflict when it is not
+        the newest that was heard of: what two of them make of one outbox each sees half.
+
+        After a restart the first to ask has the store until a newer one does.
+        """
+        if epoch and epoch < self.reader_epoch:
+            raise Conflict(
+                SUPERSEDED,
+                "a newer controller has this store",
+                advice="Stop one of the two controllers, or give each a store of its own.",
+            )
+        newer = epoch > self.reader_epoch
+        self.reader_epoch = max(epoch, self.reader_epoch)
+        return newer
 
     def bury(self, fill: FillId) -> None:
         remember(self.tombstones, fill, None, self.limits.max_tombstones)
