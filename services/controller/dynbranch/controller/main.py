@@ -13,8 +13,8 @@ from dynbranch.controller.branch_metrics import BranchMetrics
 from dynbranch.controller.branch_server import branch_service
 from dynbranch.controller.branching import Branching
 from dynbranch.controller.config import ControllerSettings
-from dynbranch.controller.core.branches.admission import policy
 from dynbranch.controller.core.branches.book import BranchBook
+from dynbranch.controller.core.branches.priced import policy
 from dynbranch.controller.core.journal import Journal
 from dynbranch.controller.drafting import DraftModel, Drafts
 from dynbranch.controller.metrics import ControllerMetrics
@@ -73,6 +73,7 @@ async def _branching(
     stack.push_async_callback(agents.close)
     factories = await _factories(settings, stack)
     timings = Timings(stage_s=settings.stage_timeout_s)
+    runner = Runner(store, agents, clock, new_id=new_id, timings=timings, epoch=epoch_of(clock, new_id()))
     return await stack.enter_async_context(
         Branching(
             BranchBook(
@@ -81,7 +82,7 @@ async def _branching(
                 quota=settings.quota(),
             ),
             store=store,
-            runner=Runner(store, agents, clock, new_id=new_id, timings=timings),
+            runner=runner,
             preparer=Preparer(agents),
             agents=agents,
             templates=templates,
@@ -106,6 +107,11 @@ async def _factories(settings: ControllerSettings, stack: AsyncExitStack) -> dic
 
         factories[DRAFT] = draft
     return factories
+
+
+def epoch_of(clock: Clock, chance: bytes) -> int:
+    """Later controllers have higher ones; two of one moment differ."""
+    return clock.unix_ms() << 16 | int.from_bytes(chance[:2], "big")
 
 
 def _folder(settings: ControllerSettings) -> Path | None:

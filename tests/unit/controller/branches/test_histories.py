@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import pytest
+from dynbranch.controller.core.branches.admission import Always
 from dynbranch.controller.core.branches.instances import Bounds
 from dynbranch.controller.core.branches.lifecycle import BranchState
 from dynbranch.controller.core.branches.messages import (
@@ -35,7 +36,9 @@ from dynbranch.controller.core.branches.messages import (
     Told,
     Unlearn,
 )
+from dynbranch.controller.core.branches.priced import LoadPriced
 from dynbranch.controller.core.branches.reservations import Quota
+from dynbranch.controller.core.pricing.gate import Gate
 from dynbranch.domain.fills import Settlement, SettlementKind
 from dynbranch.domain.ids import BranchId, FillId, GenerationId, UnixMs
 from dynbranch.domain.reuse import FillOrigin, GenerationRef, Identity
@@ -123,13 +126,15 @@ class Elsewhere:
 
 
 class Histories(RuleBasedStateMachine):
-    @initialize(branching=st.sampled_from(Branching), early=st.booleans())
-    def start(self, branching: Branching, early: bool) -> None:
+    @initialize(branching=st.sampled_from(Branching), early=st.booleans(), priced=st.booleans())
+    def start(self, branching: Branching, early: bool, priced: bool) -> None:
+        self.gate = Gate()
         opens = [Moment(MomentKind.ARRIVAL, "route")]
         if early:
             opens.append(Moment(MomentKind.OUTPUT, "work"))
         self.scene = Scene(
             routed(branching=branching, opens=tuple(opens)),
+            admission=LoadPriced(self.gate, width=3) if priced else Always(3),
             quota=Quota(slots=3),
             bounds=Bounds(workflow_ttl_s=200, branches=6, history=4, workflows=2),
         )
@@ -359,6 +364,13 @@ class Histories(RuleBasedStateMachine):
         assert self.scene.book.branches.unresolved == 0
         assert len(self.scene.book.workflows) == 0
         assert there.closed == there.asked, "each question is closed once"
+        assert self.gate.trials.pending == 0
+        assert all(
+            fill.is_settled
+            for branch in self.scene.book.branches.listed("", 99)
+            if (trial := self.gate.trials.get(branch.trial_id)) is not None
+            for fill in trial.fills.values()
+        ), "each fill is settled with its trial"
 
 
 @pytest.mark.promise("I2", "I4", "C2.late_events")

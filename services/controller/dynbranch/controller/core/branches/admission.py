@@ -1,4 +1,4 @@
-"""The gate before a branch's fills: a port, and the three policies that need no prices.
+"""The gate before a branch's fills: a port, and the three policies that learn nothing.
 
 Two questions, as in the paper's two levels: may the branch spend anything at all, and which of its candidates
 run, in which order. Every refusal says why.
@@ -11,32 +11,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from dynbranch.controller.core.branches.experience import EngineLoad, Experience
 from dynbranch.controller.core.predictors.port import Coordinate
-from dynbranch.domain.ids import BranchId, Instant
+from dynbranch.domain.ids import BranchId, FillId, Instant, TrialId
 from dynbranch.domain.template import Branching, Window
 
 
 @dataclass(frozen=True, slots=True)
-class EngineLoad:
-    """One engine as a fill would find it. ``canonical`` counts what harnesses wait for, ``fills`` everything
-    that runs ahead, ``reserved`` this controller's own part of it, also what has not begun yet."""
-
-    address: str
-    slots: int
-    canonical: int
-    waiting: int
-    fills: int
-    reserved: int
-    serves_models: bool = True
-
-    @property
-    def free(self) -> int:
-        return max(0, self.slots - self.canonical - max(self.fills, self.reserved))
-
-
-@dataclass(frozen=True, slots=True)
 class LoadView:
+    """``unplaced``: stages of fills that have no engine yet, and will have one within moments."""
+
     engines: tuple[EngineLoad, ...] = ()
+    unplaced: int = 0
 
     @property
     def free(self) -> int:
@@ -52,10 +38,12 @@ class Asked:
     """The branch as a policy sees it."""
 
     branch_id: BranchId
+    trial_id: TrialId
     coordinate: Coordinate
     window: Window
     branching: Branching
     opened: Instant
+    now: Instant
     admitted: int = 0
     """Fills that it has already."""
 
@@ -63,12 +51,14 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Offered:
     """One candidate. ``rank`` counts from 0; ``chain`` are the stages that would run. ``seen``: the choice
-    shows in the decode already, so it is no guess any more."""
+    shows in the decode already, so it is no guess any more. ``only_tools``: no stage needs a model."""
 
     selection: str
     rank: int
+    fill_id: FillId
     chain: tuple[str, ...]
     seen: bool = False
+    only_tools: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +87,31 @@ class Admission(Protocol):
         """One verdict per candidate, in the order in which the admitted ones shall start."""
         ...
 
+    def hear(self, news: Experience, now: Instant) -> None: ...
+
+    def validate_state(self) -> None: ...
+
 
 class PolicyName(Enum):
     OFF = "off"
     ALWAYS = "always"
     STATIC = "static"
+    PRICED = "priced"
 
 
-class Off:
+class Unlearning:
+    """What became of branches changes nothing."""
+
+    __slots__ = ()
+
+    def hear(self, news: Experience, now: Instant) -> None:
+        pass
+
+    def validate_state(self) -> None:
+        pass
+
+
+class Off(Unlearning):
     def open(self, asked: Asked, load: LoadView) -> Decision:
         return Decision(False, "the policy is off")
 
@@ -113,7 +120,7 @@ class Off:
 
 
 @dataclass(frozen=True, slots=True)
-class Always:
+class Always(Unlearning):
     """The first ``width`` candidates, whatever the load; a choice that shows already comes on top."""
 
     width: int
@@ -135,7 +142,7 @@ class Always:
 
 
 @dataclass(frozen=True, slots=True)
-class Static:
+class Static(Unlearning):
     """Fixed thresholds: at least ``min_free`` free slots and at most ``max_waiting`` requests in queues. Each
     admitted fill takes one of the free slots from those after it."""
 
@@ -171,13 +178,3 @@ class Static:
 
 def _seen(free: int, waiting: int) -> tuple[tuple[str, float], ...]:
     return (("free_slots", float(free)), ("waiting", float(waiting)))
-
-
-def policy(name: PolicyName, *, width: int) -> Admission:
-    match name:
-        case PolicyName.OFF:
-            return Off()
-        case PolicyName.ALWAYS:
-            return Always(width)
-        case PolicyName.STATIC:
-            return Static(width)

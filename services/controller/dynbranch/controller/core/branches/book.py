@@ -10,7 +10,15 @@ from collections import OrderedDict
 from typing import assert_never
 
 from dynbranch.controller.core.branches.admission import Admission
-from dynbranch.controller.core.branches.filling import Filling
+from dynbranch.controller.core.branches.experience import (
+    EngineLost,
+    FillDemanded,
+    LoadSeen,
+    StageExecuted,
+    StageSized,
+    TimeWent,
+)
+from dynbranch.controller.core.branches.filling import DEMANDED, Filling
 from dynbranch.controller.core.branches.instances import Bounds, OpenBranches
 from dynbranch.controller.core.branches.messages import (
     CandidatesProposed,
@@ -29,7 +37,7 @@ from dynbranch.controller.core.branches.messages import (
     TimePassed,
     workflow_of,
 )
-from dynbranch.controller.core.branches.records import Branch
+from dynbranch.controller.core.branches.records import Branch, Fill
 from dynbranch.controller.core.branches.reservations import Quota
 from dynbranch.controller.core.branches.workflows import Arrived, Occurrence, Workflow, Workflows
 from dynbranch.domain.events import Selection
@@ -52,6 +60,7 @@ class BranchBook:
         self, admission: Admission, *, bounds: Bounds | None = None, quota: Quota | None = None
     ) -> None:
         self.bounds = bounds or Bounds()
+        self.admission = admission
         self.filling = Filling(quota or Quota())
         self.workflows = Workflows(most=self.bounds.workflows, ttl_s=self.bounds.workflow_ttl_s)
         self.branches = OpenBranches(admission, self.filling, self.bounds)
@@ -76,9 +85,10 @@ class BranchBook:
             case Settled(settlement):
                 self._settlement(settlement, now, out)
             case EngineSeen() | EngineGone():
-                self._engine(event, out)
+                self._engine(event, now, out)
             case TimePassed():
                 self._pass(now, out)
+                self.admission.hear(TimeWent(), now)
             case _:
                 self._stage(event, now, out)
         return out
@@ -92,7 +102,10 @@ class BranchBook:
         match event:
             case StagePrepared():
                 self.filling.prepared(event, now, out)
-                self.branches.look_at(self.filling.get(event.key.fill_id), now, out)
+                fill = self.filling.get(event.key.fill_id)
+                if fill is not None:
+                    self._size(fill, event, now)
+                self.branches.look_at(fill, now, out)
             case StageBegan():
                 self.filling.began(event, now, out)
             case StageEnded():
@@ -106,12 +119,18 @@ class BranchBook:
             case _:
                 assert_never(event)
 
-    def _engine(self, event: EngineSeen | EngineGone, out: list[Effect]) -> None:
+    def _size(self, fill: Fill, event: StagePrepared, now: Instant) -> None:
+        workflow_type_id, stage = fill.branch.workflow.workflow_type_id, fill.chain[event.key.number]
+        self.admission.hear(StageSized(workflow_type_id, stage, event.prepared.tokens), now)
+
+    def _engine(self, event: EngineSeen | EngineGone, now: Instant, out: list[Effect]) -> None:
         match event:
             case EngineSeen():
                 self.filling.reservations.see(event)
+                self.admission.hear(LoadSeen(self.filling.reservations.load_of(event.address)), now)
             case EngineGone(address):
                 self.filling.lose_engine(address, out)
+                self.admission.hear(EngineLost(address), now)
             case _:
                 assert_never(event)
 
@@ -181,6 +200,9 @@ class BranchBook:
         if answer is None:
             self._unreadable(workflow, event, arrived, now, out)
             return
+        if event.outcome == "miss" and answer.execution_ms > 0:
+            kind = workflow.key.workflow_type_id
+            self.admission.hear(StageExecuted(kind, arrived.stage, answer.execution_ms), now)
         if answer.output is not None:
             workflow.put_output(arrived.stage, arrived.number, answer.output)
         else:
@@ -220,7 +242,7 @@ class BranchBook:
             return
         branch = self._branch_of(occurrence)
         if branch is not None and not selection.ambiguous:
-            self.branches.see(branch, selection.chosen, out)
+            self.branches.see(branch, selection.chosen, now, out)
         if event.closed:
             number = workflow.arrivals[event.demand_id].number
             self._decide(workflow, occurrence, number, selection, "stream", now, out)
@@ -311,7 +333,12 @@ class BranchBook:
     # -- settlement ----------------------------------------------------------------------------------------
 
     def _settlement(self, settlement: Settlement, now: Instant, out: list[Effect]) -> None:
+        duplicates = self.filling.duplicates
         fill = self.filling.settle(settlement, now, out)
+        if settlement.kind in DEMANDED and self.filling.duplicates == duplicates:
+            origin = settlement.origin
+            saved_ms = settlement.execution_ms if fill is None else fill.stages[origin.stage].saved_ms
+            self.admission.hear(FillDemanded(origin.trial_id, origin.fill_id, origin.stage, saved_ms), now)
         if fill is None:
             return
         branch, by = fill.branch, settlement.demanded_by
@@ -349,6 +376,7 @@ class BranchBook:
                 self.branches.expire(branch, "the workflow is silent", DiscardReason.CANCELLED, now, out)
 
     def validate_state(self) -> None:
+        self.admission.validate_state()
         self.filling.validate_state()
         self.workflows.validate_state()
         self.branches.validate_state()

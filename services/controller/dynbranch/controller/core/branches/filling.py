@@ -9,8 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import assert_never
 
+from dynbranch.controller.core.branches.admission import LoadView
+from dynbranch.controller.core.branches.experience import FillOver, StageOver
 from dynbranch.controller.core.branches.lifecycle import FILL_ENDS, FillMove, FillState
 from dynbranch.controller.core.branches.messages import (
     AbortGeneration,
@@ -32,7 +35,7 @@ from dynbranch.controller.core.branches.messages import (
 from dynbranch.controller.core.branches.records import Branch, Fill, StageRun
 from dynbranch.controller.core.branches.reservations import Quota, Reservations
 from dynbranch.domain.fills import DiscardReason, Settlement, SettlementKind
-from dynbranch.domain.ids import FillId, Instant
+from dynbranch.domain.ids import BranchId, FillId, Instant
 from dynbranch.domain.reuse import Identity, Incarnation
 
 MAX_DEDUPED = 65_536
@@ -53,7 +56,7 @@ _PATHS: dict[SettlementKind, tuple[FillMove, ...]] = {
     SettlementKind.SERVED: (FillMove.ADOPT, FillMove.SERVE),
 }
 
-_DEMANDED = frozenset({SettlementKind.PROMOTED, SettlementKind.ADOPTED, SettlementKind.CONSUMED})
+DEMANDED = frozenset({SettlementKind.PROMOTED, SettlementKind.ADOPTED, SettlementKind.CONSUMED})
 
 
 class Filling:
@@ -67,6 +70,7 @@ class Filling:
         self.late = 0
         """Settlements that said nothing new, or came after the end."""
         self.unknown = 0
+        self._active = 0
 
     def __len__(self) -> int:
         return len(self._fills)
@@ -74,10 +78,15 @@ class Filling:
     def get(self, fill_id: FillId) -> Fill | None:
         return self._fills.get(fill_id)
 
+    def load(self) -> LoadView:
+        """Of what is begun and has no engine yet, nobody knows where it will run."""
+        unplaced = self._active - len(self.reservations)
+        return replace(self.reservations.load(), unplaced=unplaced)
+
     # -- beginning -----------------------------------------------------------------------------------------
 
     def begin(self, branch: Branch, selection: str, chain: tuple[str, ...], out: list[Effect]) -> Fill:
-        fill = Fill(fill_id_of(branch, selection), branch, selection, chain, branch.context)
+        fill = Fill(fill_id_of(branch.branch_id, selection), branch, selection, chain, branch.context)
         assert fill.fill_id not in self._fills
         self._fills[fill.fill_id] = branch.fills[selection] = fill
         self._next_stage(fill, out)
@@ -87,6 +96,7 @@ class Filling:
         number = len(fill.stages)
         key = StageKey(fill.fill_id, number)
         fill.stages.append(StageRun(key, fill.chain[number]))
+        self._active += 1
         branch = fill.branch
         out.append(
             PrepareStage(
@@ -165,6 +175,7 @@ class Filling:
             return None
         fill, stage = found
         stage.active, stage.ended = False, True
+        self._active -= 1
         self.reservations.release(event.key)
         stage.used_ms = event.execution_ms
         if not stage.used_ms and stage.began is not None:
@@ -175,6 +186,7 @@ class Filling:
             stage.reason = event.detail
         before = stage.state
         self._move_at_end(fill, stage, event.how)
+        _time_adoption(stage, before, now)
         if stage.state is not before:
             # What its settlement has moved already was told then.
             self._tell_move(fill, stage, out)
@@ -291,6 +303,7 @@ class Filling:
         stage = fill.stages[origin.stage]
         before = stage.state
         self._apply(stage, settlement, now)
+        _time_adoption(stage, before, now)
         if stage.state is before:
             self.late += 1
         else:
@@ -304,7 +317,7 @@ class Filling:
             for move in _PATHS[settlement.kind]:
                 if stage.may(move):
                     stage.move(move)
-        if settlement.kind in _DEMANDED:
+        if settlement.kind in DEMANDED:
             stage.saved_ms = settlement.execution_ms or self._overlap_ms(stage, now)
         if settlement.execution_ms and stage.ended:
             stage.used_ms = stage.used_ms or settlement.execution_ms
@@ -329,6 +342,18 @@ class Filling:
             facts.append(("reason", stage.reason))
         out.append(Told(fill.branch.branch_id, Mark.STAGE_MOVED, tuple(facts), fill.fill_id))
 
+    def over_of(self, fill: Fill, selected: bool | None) -> FillOver:
+        return FillOver(
+            trial_id=fill.branch.trial_id,
+            fill_id=fill.fill_id,
+            workflow_type_id=fill.branch.workflow.workflow_type_id,
+            stages=tuple(map(_stage_over, fill.stages)),
+            selected=selected,
+            consumed=fill.consumed,
+            saved_ms=fill.saved_ms,
+            ran=any(stage.began is not None for stage in fill.stages),
+        )
+
     def tell_end(self, fill: Fill, out: list[Effect]) -> None:
         if fill.told or not fill.is_over:
             return
@@ -352,7 +377,7 @@ class Filling:
     def validate_state(self) -> None:
         self.reservations.validate_state()
         assert len(self._seen) <= MAX_DEDUPED
-        held = 0
+        held = active = 0
         for fill_id, fill in self._fills.items():
             assert fill.fill_id == fill_id and fill.branch.fills[fill.selection] is fill
             assert 1 <= len(fill.stages) <= len(fill.chain)
@@ -361,10 +386,12 @@ class Filling:
                 # Stages run one after another: only the last is worked on.
                 assert not stage.active or number == len(fill.stages) - 1
                 assert stage.active != stage.ended
+                active += stage.active
                 if self.reservations.holds(stage.key):
                     held += 1
                     assert stage.active
         assert held == len(self.reservations), "a reservation of no stage"
+        assert active == self._active
 
 
 def _take_first(stage: StageRun, moves: Sequence[FillMove]) -> None:
@@ -374,9 +401,22 @@ def _take_first(stage: StageRun, moves: Sequence[FillMove]) -> None:
             return
 
 
-def fill_id_of(branch: Branch, selection: str) -> FillId:
-    return FillId(
-        hashlib.sha256(b"fill\0" + branch.branch_id + selection.encode("utf-8", "surrogatepass")).digest()[
-            :16
-        ]
-    )
+def _time_adoption(stage: StageRun, before: FillState, now: Instant) -> None:
+    if stage.state is before:
+        return
+    if stage.state is FillState.ADOPTED:
+        stage.adopted = now
+    elif before is FillState.ADOPTED:
+        stage.adoption_over = now
+
+
+def _stage_over(stage: StageRun) -> StageOver:
+    wait_ms = None
+    if stage.adopted is not None and stage.adoption_over is not None:
+        wait_ms = (stage.adoption_over - stage.adopted) * 1000
+    return StageOver(stage.stage, stage.used_ms, wait_ms, stage.state is FillState.FAILED)
+
+
+def fill_id_of(branch_id: BranchId, selection: str) -> FillId:
+    text = selection.encode("utf-8", "surrogatepass")
+    return FillId(hashlib.sha256(b"fill\0" + branch_id + text).digest()[:16])

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dynbranch.controller.core.branches.admission import Admission, Asked, Offered, Verdict
-from dynbranch.controller.core.branches.filling import Filling
+from dynbranch.controller.core.branches.experience import BranchOver, SelectionTold, SetupSpent
+from dynbranch.controller.core.branches.filling import Filling, fill_id_of
 from dynbranch.controller.core.branches.lifecycle import BranchMove, BranchState
 from dynbranch.controller.core.branches.messages import (
     CandidatesProposed,
@@ -30,7 +31,10 @@ from dynbranch.controller.core.branches.workflows import Arrived, Workflow
 from dynbranch.controller.core.predictors.port import Coordinate
 from dynbranch.domain.fills import DiscardReason
 from dynbranch.domain.ids import BranchId, DemandId, Instant, Name, TrialId, UnixMs
-from dynbranch.domain.template import Branching, DecisionPoint, Speculable
+from dynbranch.domain.template import Branching, DecisionPoint, Speculable, StageKind, Window
+
+RECORDED = frozenset({"hit", "promoted"})
+"""Outcomes of a decision that stood already: nobody waited for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +102,11 @@ class OpenBranches:
     ) -> Branch:
         coordinate = Coordinate(workflow.key.tenant, workflow.key.workflow_type_id, point.name)
         branch_id = branch_id_of(workflow, arrived.agent_id, point.name, demand_id)
-        asked = Asked(branch_id, coordinate, point.window, point.branching, now)
+        trial_id = TrialId(hashlib.sha256(b"trial\0" + branch_id).digest()[:16])
+        asked = Asked(branch_id, trial_id, coordinate, point.window, point.branching, now, now)
         branch = Branch(
             branch_id=branch_id,
-            trial_id=TrialId(hashlib.sha256(b"trial\0" + branch_id).digest()[:16]),
+            trial_id=trial_id,
             workflow=workflow.key,
             agent_id=arrived.agent_id,
             template=workflow.template,
@@ -111,7 +116,7 @@ class OpenBranches:
             opened=now,
             opened_at=at,
             expires=Instant(now + point.expires_s),
-            decision=self._admission.open(asked, self._filling.reservations.load()),
+            decision=self._admission.open(asked, self._filling.load()),
             number=self.opened,
         )
         self._branches[branch_id] = branch
@@ -155,6 +160,7 @@ class OpenBranches:
             return
         branch.proposed = True
         branch.spent_ms, branch.answers = event.spent_ms, event.answers
+        self._admission.hear(SetupSpent(branch.trial_id, event.spent_ms), now)
         fresh = [one for one in dict.fromkeys(event.ranked) if branch.known(one) is None]
         for selection in fresh:
             branch.candidates.append(CandidateRecord(selection, len(branch.candidates)))
@@ -165,14 +171,14 @@ class OpenBranches:
         out.append(Told(branch.branch_id, Mark.PROPOSED, facts))
         if branch.state is BranchState.OPENING:
             branch.move(BranchMove.PROPOSE)
-            self._admit(branch, fresh, out, seen=False)
+            self._admit(branch, fresh, now, out, seen=False)
             return
         for record in branch.candidates:
             record.reason = record.reason or "the branch had resolved already"
-        self._teach(branch, out)
+        self._teach(branch, now, out)
         self.settle_if_over(branch, now, out)
 
-    def see(self, branch: Branch, chosen: Sequence[str], out: list[Effect]) -> None:
+    def see(self, branch: Branch, chosen: Sequence[str], now: Instant, out: list[Effect]) -> None:
         """Stream-first: what shows in the decode is no guess any more, and one more fill may be worth it."""
         if not branch.decision.opens or not branch.unresolved:
             return
@@ -180,7 +186,7 @@ class OpenBranches:
         for selection in dict.fromkeys(chosen):
             record = branch.known(selection)
             if record is None:
-                record = CandidateRecord(selection, len(branch.candidates))
+                record = CandidateRecord(selection, len(branch.candidates), predicted=False)
                 branch.candidates.append(record)
             if not record.seen:
                 record.seen = True
@@ -188,12 +194,15 @@ class OpenBranches:
                     fresh.append(selection)
         if fresh:
             out.append(Told(branch.branch_id, Mark.SEEN, (("selections", ", ".join(fresh)),)))
-            self._admit(branch, fresh, out, seen=True)
+            self._admit(branch, fresh, now, out, seen=True)
 
-    def _admit(self, branch: Branch, selections: Iterable[str], out: list[Effect], *, seen: bool) -> None:
+    def _admit(
+        self, branch: Branch, selections: Iterable[str], now: Instant, out: list[Effect], *, seen: bool
+    ) -> None:
         chain = chain_of(branch)
+        only_tools = all(branch.template.stage(name).kind is StageKind.TOOL for name in chain)
         offered = [
-            Offered(record.selection, record.rank, chain, seen)
+            Offered(selection, record.rank, fill_id_of(branch.branch_id, selection), chain, seen, only_tools)
             for selection in selections
             if (record := branch.known(selection)) is not None
         ]
@@ -203,13 +212,15 @@ class OpenBranches:
             unseen = sum(not self._was_seen(branch, selection) for selection in branch.fills)
             asked = Asked(
                 branch.branch_id,
+                branch.trial_id,
                 branch.coordinate,
                 branch.point.window,
                 branch.point.branching,
                 branch.opened,
+                now,
                 admitted=unseen,
             )
-            verdicts = self._admission.admit(asked, offered, self._filling.reservations.load())
+            verdicts = self._admission.admit(asked, offered, self._filling.load())
         for verdict in verdicts:
             self._price(branch, verdict, chain, out)
 
@@ -250,14 +261,21 @@ class OpenBranches:
         out.append(Told(branch.branch_id, Mark.RESOLVED, facts))
         if branch.point.branching is Branching.EXCLUSIVE:
             self._filling.discard(branch, _losers(branch, chosen), DiscardReason.LOST, out)
+        recorded = how in RECORDED and branch.point.window is Window.DECODE and not branch.fills
+        window_ms = (now - branch.opened) * 1000
+        self._admission.hear(BranchOver(branch.trial_id, window_ms, recorded), now)
         if branch.proposed:
-            self._teach(branch, out)
+            self._teach(branch, now, out)
         self.settle_if_over(branch, now, out)
 
-    def _teach(self, branch: Branch, out: list[Effect]) -> None:
+    def _teach(self, branch: Branch, now: Instant, out: list[Effect]) -> None:
         if branch.selections is not None:
+            ranks: list[tuple[int | None, bool]] = []
             for record in branch.candidates:
                 record.selected = record.selection in branch.selections
+                ranks += [(record.rank, record.selected)] * record.predicted
+                ranks += [(None, record.selected)] * record.seen
+            self._admission.hear(SelectionTold(branch.coordinate, tuple(ranks)), now)
             out.append(Learn(branch.branch_id, branch.selections))
         else:
             out.append(Unlearn(branch.branch_id))
@@ -266,6 +284,7 @@ class OpenBranches:
         branch.move(BranchMove.BLUR)
         branch.resolved, branch.resolved_by = now, how
         out.append(Told(branch.branch_id, Mark.AMBIGUOUS, (("by", how),)))
+        self._admission.hear(BranchOver(branch.trial_id), now)
         self._drop_all(branch, DiscardReason.LOST, now, out)
 
     def expire(
@@ -275,6 +294,7 @@ class OpenBranches:
             branch.move(BranchMove.EXPIRE)
             branch.resolved, branch.resolved_by = now, why
             out.append(Told(branch.branch_id, Mark.EXPIRED, (("by", why),)))
+            self._admission.hear(BranchOver(branch.trial_id), now)
             if branch.proposed:
                 out.append(Unlearn(branch.branch_id))
         self._filling.discard(branch, branch.fills.values(), reason, out)
@@ -300,6 +320,7 @@ class OpenBranches:
             return
         for fill in branch.fills.values():
             self._filling.tell_end(fill, out)
+            self._learn(branch, fill, now)
         if not all(fill.is_over for fill in branch.fills.values()):
             return
         branch.move(BranchMove.SETTLE)
@@ -311,6 +332,15 @@ class OpenBranches:
         while len(self._settled) > self._bounds.history:
             self._settled.popitem(last=False)
         out.append(Told(branch.branch_id, Mark.SETTLED, (("consumed", float(branch.consumed)),)))
+
+    def _learn(self, branch: Branch, fill: Fill, now: Instant) -> None:
+        """Once it is over and its branch has resolved."""
+        if fill.learned or not fill.is_over:
+            return
+        fill.learned = True
+        record = branch.known(fill.selection)
+        selected = None if record is None or branch.selections is None else record.selected
+        self._admission.hear(self._filling.over_of(fill, selected), now)
 
     # -- time ----------------------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ class StageRun:
     generation: GenerationRef | None = None
     began: Instant | None = None
     ended: bool = False
+    adopted: Instant | None = None
+    adoption_over: Instant | None = None
     used_ms: float = 0.0
     saved_ms: float = 0.0
     reason: str = ""
@@ -71,6 +73,7 @@ class Fill:
     immune: bool = False
     spared: bool = False
     told: bool = False
+    learned: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -117,11 +120,13 @@ class Fill:
 
 @dataclass(slots=True)
 class CandidateRecord:
-    """``selected`` is None until the branch has resolved."""
+    """``selected`` is None until the branch has resolved. ``predicted``: it was in the ranking, not only
+    seen in the decode."""
 
     selection: str
     rank: int
     seen: bool = False
+    predicted: bool = True
     admitted: bool = False
     reason: str = ""
     numbers: tuple[tuple[str, float], ...] = ()

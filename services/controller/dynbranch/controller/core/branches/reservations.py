@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dynbranch.controller.core.branches.admission import EngineLoad, LoadView
+from dynbranch.controller.core.branches.admission import LoadView
+from dynbranch.controller.core.branches.experience import EngineLoad
 from dynbranch.controller.core.branches.messages import EngineSeen, StageKey
 
 HELD_BLOCKS = 8192
@@ -74,9 +75,9 @@ class Reservations:
                 del self._engines[address]
 
     def load(self) -> LoadView:
-        return LoadView(tuple(self._load(address) for address in sorted(self._present)))
+        return LoadView(tuple(self.load_of(address) for address in sorted(self._present)))
 
-    def _load(self, address: str) -> EngineLoad:
+    def load_of(self, address: str) -> EngineLoad:
         engine = self._engines[address]
         seen = engine.seen
         assert seen is not None
@@ -88,6 +89,9 @@ class Reservations:
             fills=seen.fills,
             reserved=engine.reserved,
             serves_models=seen.serves_models,
+            fill_slots=self._fill_slots(engine),
+            kv_tokens=engine.tokens,
+            kv_budget=self._fill_tokens(engine) or 0,
         )
 
     def keys_at(self, address: str) -> list[StageKey]:
@@ -136,17 +140,25 @@ class Reservations:
         assert self._present <= set(self._engines)
 
     def _has_room(self, engine: _Engine, tokens: int) -> bool:
-        """Within this controller's quota and the agent's own limit, whichever is narrower."""
-        seen, quota = engine.seen, self._quota
-        assert seen is not None
-        slots = seen.fill_slots or max(1, seen.slots // 2)
-        bounds = [bound for bound in (quota.tokens or None, seen.fill_tokens) if bound is not None]
-        within = not bounds or engine.tokens + tokens <= min(bounds)
-        return within and engine.reserved < (min(slots, quota.slots) if quota.slots else slots)
+        most = self._fill_tokens(engine)
+        within = most is None or engine.tokens + tokens <= most
+        return within and engine.reserved < self._fill_slots(engine)
+
+    def _fill_slots(self, engine: _Engine) -> int:
+        """This controller's quota or the agent's own limit, whichever is narrower."""
+        assert engine.seen is not None
+        slots = engine.seen.fill_slots or max(1, engine.seen.slots // 2)
+        return min(slots, self._quota.slots) if self._quota.slots else slots
+
+    def _fill_tokens(self, engine: _Engine) -> int | None:
+        """None: there is no bound."""
+        assert engine.seen is not None
+        bounds = (self._quota.tokens or None, engine.seen.fill_tokens)
+        return min((bound for bound in bounds if bound is not None), default=None)
 
     def _burden(self, address: str) -> tuple[int, int]:
         """The queue first, then how little is free."""
-        load = self._load(address)
+        load = self.load_of(address)
         return load.waiting, -load.free
 
     def _holds(self, address: str, blocks: Sequence[bytes]) -> int:
