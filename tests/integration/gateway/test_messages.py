@@ -287,3 +287,14 @@ async def test_bypass_goes_raw_to_the_engines_own_messages(raw_engine: Any) -> N
         assert answer.outcome == "bypass"
         method, path, _, body = raw_engine.seen[-1]
         assert (method, path, json.loads(body)) == ("POST", "/v1/messages?beta=true", ASKED)
+
+
+async def test_models_are_listed_in_the_shape_that_is_asked_for(world: World, client: AsyncAnthropic) -> None:
+    listed = [model async for model in client.models.list()]
+    assert [model.id for model in listed] == [MODEL]
+    one = await client.models.retrieve(MODEL)
+    assert one.type == "model" and one == listed[0]
+    with pytest.raises(NotFoundError) as unknown:
+        await client.models.retrieve("nobody")
+    assert unknown.value.body["type"] == "error"  # type: ignore[index]
+    assert (await world.get("/v1/models")).json["object"] == "list"

@@ -96,6 +96,6 @@ class App:
     async def _failed(self, exchange: Exchange, error: ErrorResponse, code: str) -> None:
         self._metrics.refused(code)
         if not exchange.started:
-            error = spelled_for(exchange.path, error, exchange.request_id)
+            error = spelled_for(exchange.path, exchange.headers, error, exchange.request_id)
             await exchange.respond_error(error, [(b"x-request-id", exchange.request_id.encode())])
         # Else the response stays unfinished and the connection is cut: better than a whole-looking answer.

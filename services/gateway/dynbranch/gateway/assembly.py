@@ -28,6 +28,7 @@ from dynbranch.gateway.endpoints.branches import BranchEndpoints
 from dynbranch.gateway.endpoints.catalogue import CatalogueEndpoints
 from dynbranch.gateway.endpoints.messages import MessagesEndpoints
 from dynbranch.gateway.endpoints.probes import ProbeEndpoints, Readiness
+from dynbranch.gateway.endpoints.responses import no_socket, not_kept
 from dynbranch.gateway.endpoints.stages import StageEndpoints
 from dynbranch.gateway.endpoints.stats import StatsEndpoint
 from dynbranch.gateway.endpoints.store import StoreEndpoints
@@ -35,6 +36,8 @@ from dynbranch.gateway.observer import Metrics, Observer
 from dynbranch.gateway.protocols.anthropic.dialect import MessagesDialect
 from dynbranch.gateway.protocols.anthropic.errors import MESSAGES_PATH
 from dynbranch.gateway.protocols.chat import ChatDialect
+from dynbranch.gateway.protocols.dialect import Dialect
+from dynbranch.gateway.protocols.responses.dialect import RESPONSES_PATH, ResponsesDialect
 from dynbranch.gateway.recording import Recorder
 from dynbranch.gateway.registrar import Registrar
 from dynbranch.gateway.reporter import Reporter
@@ -266,24 +269,36 @@ class Gateway:
         )
         branches = BranchEndpoints(self._branches, self._tenants)
         stats = StatsEndpoint(self._csl, self._controller, self._tenants)
-        models = (
+        dialects: dict[str, Dialect] = {
+            "/v1/chat/completions": ChatDialect(),
+            MESSAGES_PATH: dialect,
+            RESPONSES_PATH: ResponsesDialect(),
+        }
+        own = (
             Route("GET", "/v1/models", catalogue.models, Guard.TENANT),
             Route("GET", "/v1/models/…", catalogue.model, Guard.TENANT),
+            Route("GET", RESPONSES_PATH, no_socket, Guard.TENANT),
+            Route("GET", f"{RESPONSES_PATH}/…", not_kept, Guard.TENANT),
+            Route("DELETE", f"{RESPONSES_PATH}/…", not_kept, Guard.TENANT),
+            Route("POST", f"{RESPONSES_PATH}/…", stages.raw),
         )
         return Routes(
             [
-                Route("POST", "/v1/chat/completions", stages.model(ChatDialect())),
-                Route("POST", MESSAGES_PATH, stages.model(dialect)),
+                *(Route("POST", path, stages.model(spoken)) for path, spoken in dialects.items()),
+                *(
+                    Route("POST", f"/dynbranch/v1/explain{path}", store.explain(spoken))
+                    for path, spoken in dialects.items()
+                ),
                 Route("POST", f"{MESSAGES_PATH}/count_tokens", messages.count_tokens),
                 Route("GET", "/", messages.root, Guard.OPEN),
-                # Disabled, or with an engine alone, a harness sees the engine's own models.
-                *(models if self._settings.enabled and self._settings.agents else ()),
+                # Disabled, or with an engine alone, a harness sees what the engine itself has.
+                *(own if self._settings.enabled and self._settings.agents else ()),
                 Route(ANY, "/v1/…", stages.raw),
                 Route("GET", "/dynbranch/v1/tools", catalogue.tools, Guard.TENANT),
                 Route("POST", "/dynbranch/v1/tools/…", stages.tool),
                 Route("POST", "/dynbranch/v1/writes", store.write),
                 Route("GET", "/dynbranch/v1/entries/…", store.entry),
-                Route("POST", "/dynbranch/v1/explain", store.explain),
+                Route("POST", "/dynbranch/v1/explain", store.explain(ChatDialect())),
                 Route("GET", "/dynbranch/v1/branches", branches.all),
                 Route("GET", "/dynbranch/v1/branches/…", branches.one),
                 Route("GET", "/dynbranch/v1/stats", stats.all),

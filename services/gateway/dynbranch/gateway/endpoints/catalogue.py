@@ -8,6 +8,7 @@ from typing import Any
 from dynbranch.domain.engine import ModelDescription, ToolDescription
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.edge.exchange import Exchange
+from dynbranch.gateway.protocols.anthropic.models import model_info, model_list, speaks_messages
 from dynbranch.gateway.protocols.errors import JSON, unknown_model
 from dynbranch.gateway.protocols.members import dump
 
@@ -21,12 +22,22 @@ class CatalogueEndpoints:
         self._started_s = started_s
 
     async def models(self, exchange: Exchange, _: str) -> None:
-        await _answer(exchange, {"object": "list", "data": [self._model(m) for m in self._ready_models()]})
+        """In the shape of whose API is asked."""
+        models = list(self._ready_models())
+        if speaks_messages(exchange.headers):
+            await _answer(exchange, model_list([_named(model) for model in models], self._started_s))
+            return
+        await _answer(exchange, {"object": "list", "data": [self._model(model) for model in models]})
 
     async def model(self, exchange: Exchange, name: str) -> None:
         for model in self._ready_models():
             if name == model.id or name in model.aliases:
-                await _answer(exchange, self._model(model))
+                told = (
+                    model_info(*_named(model), self._started_s)
+                    if speaks_messages(exchange.headers)
+                    else self._model(model)
+                )
+                await _answer(exchange, told)
                 return
         raise unknown_model(name, sorted(model.id for model in self._ready_models()))
 
@@ -59,6 +70,10 @@ class CatalogueEndpoints:
             "level": model.fingerprint.level.value,
             "not_reused_because": model.not_reusable_reason or None,
         }
+
+
+def _named(model: ModelDescription) -> tuple[str, int]:
+    return model.id, model.context_tokens
 
 
 def _tool(tool: ToolDescription) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dynbranch.gateway.protocols.dialect import Dialect, Response
 from dynbranch.gateway.protocols.errors import ApiError
 from dynbranch.gateway.sinks import CompletionSink, Sink, StreamSink, ToolSink
 from dynbranch.gateway.tenants import Tenants
+from dynbranch.naming.document import Document
 from dynbranch.runtime import telemetry
 from opentelemetry.trace import Span
 
@@ -106,7 +107,7 @@ class StageEndpoints:
             await self._model_aside(exchange, account, body)
             return
         self._arrived(account, arrival, span, exchange, document.source)
-        stage, sink = arrival.stage, self._sink(dialect, exchange, account, arrival)
+        stage, sink = arrival.stage, self._sink(dialect, exchange, account, arrival, document)
         del document
         # The parsed request may be many times as large as its text, and is not needed while it runs.
         del arrival
@@ -129,7 +130,9 @@ class StageEndpoints:
         if account.aside:
             await self._tool_aside(exchange, account, name, body)
 
-    def _sink(self, dialect: Dialect, exchange: Exchange, account: Account, arrival: Arrival) -> Sink:
+    def _sink(
+        self, dialect: Dialect, exchange: Exchange, account: Account, arrival: Arrival, document: Document
+    ) -> Sink:
         request = arrival.request
         form = dialect.form(
             Response(
@@ -138,7 +141,7 @@ class StageEndpoints:
                 model=request.model,
                 model_names=names_of(arrival.pool.executor),
                 include_usage=request.include_usage,
-                request=request.document.value,
+                document=document,
                 name=arrival.stage.name,
             )
         )

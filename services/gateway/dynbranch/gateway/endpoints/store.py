@@ -16,7 +16,9 @@ from dynbranch.gateway.core.request_headers import parse_opt_outs
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.edge.exchange import Exchange
+from dynbranch.gateway.edge.routes import Handler
 from dynbranch.gateway.observer import Metrics
+from dynbranch.gateway.protocols.dialect import Dialect
 from dynbranch.gateway.protocols.errors import JSON, ApiError
 from dynbranch.gateway.protocols.members import dump
 from dynbranch.gateway.tenants import Tenants
@@ -108,15 +110,22 @@ class StoreEndpoints:
             raise ApiError(404, "Nothing is or was stored under this name.", code="unknown_name")
         await _answer(exchange, {"name": name_text.lower(), **_inspection(inspection)})
 
-    async def explain(self, exchange: Exchange, _: str) -> None:
-        """What would become of a chat request. Never executes, and is no demand."""
+    def explain(self, dialect: Dialect) -> Handler:
+        """What would become of a request in one protocol. Never executes, and is no demand."""
+
+        async def asked(exchange: Exchange, _: str) -> None:
+            await self._explain(exchange, dialect)
+
+        return asked
+
+    async def _explain(self, exchange: Exchange, dialect: Dialect) -> None:
         body = await exchange.read_body(self._body_timeout_s)
         why_aside = self._why_aside(exchange)
         urls = self._arrivals.model_urls(await self._desk.read(body, model_in, body))
         try:
             tenant = self._tenants.of(exchange.headers)
-            document = await self._desk.read(body, parse_body, body)
-            arrival = await self._arrivals.chat(document, exchange.headers, tenant)
+            document = await self._desk.read(body, dialect.read, body)
+            arrival = await self._arrivals.chat(document, dialect.headers(exchange.headers), tenant)
         except (OnlyRaw, ApiError) as problem:
             if isinstance(problem, ApiError) and not why_aside:
                 raise
@@ -141,6 +150,7 @@ class StoreEndpoints:
             exchange,
             {
                 "name": name.hex(),
+                "protocol": dialect.kind,
                 "outcome": outcome,
                 "why": why,
                 "sharing": self._arrivals.sharing(arrival),

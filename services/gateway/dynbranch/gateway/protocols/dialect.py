@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dynbranch.gateway.protocols.errors import ErrorResponse
-from dynbranch.naming.document import Document, Json
+from dynbranch.naming.document import Document
 
 
 class Relay(Protocol):
@@ -46,15 +46,15 @@ class AnswerForm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a response is made with. ``request`` is the request in the form of Chat Completions, ``name`` that
-    of its result if it has one."""
+    """What a response is made with. ``document`` is what the dialect made of the request's body, ``name``
+    that of its result if it has one."""
 
     request_id: str
     created_s: int
     model: str
     model_names: frozenset[str]
     include_usage: bool
-    request: Json
+    document: Document
     name: bytes | None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Final
 
 from dynbranch.gateway.protocols.anthropic.blocks import blocks_in, parts_of, text_part
-from dynbranch.gateway.protocols.anthropic.signatures import thinking_in
 from dynbranch.gateway.protocols.parts import Part, call_id, content_of
 from dynbranch.gateway.protocols.refusal import (
     beyond,
@@ -20,6 +19,7 @@ from dynbranch.gateway.protocols.refusal import (
     wrong_type,
     wrong_value,
 )
+from dynbranch.gateway.protocols.signatures import thinking_in
 from dynbranch.naming.document import Json, emit
 
 MESSAGE_MEMBERS: Final = frozenset({"role", "content"})

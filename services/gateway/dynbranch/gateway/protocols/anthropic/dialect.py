@@ -59,8 +59,8 @@ class MessagesDialect:
             id=f"msg_{response.request_id.removeprefix('req_')}",
             model=response.model,
             seed=response.name or response.request_id.encode(),
-            stops=_stops(response.request),
-            hides_thinking=hides_thinking(response.request),
+            stops=_stops(response.document.value),
+            hides_thinking=hides_thinking(response.document.value),
         )
         return MessagesForm(head, response.request_id)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from dynbranch.gateway.protocols.anthropic.models import speaks_messages
 from dynbranch.gateway.protocols.errors import JSON, ErrorResponse
 from dynbranch.gateway.protocols.members import dump
 
@@ -38,9 +40,16 @@ def request_id_header(request_id: str) -> tuple[bytes, bytes]:
     return b"request-id", request_id.encode()
 
 
-def spelled_for(path: str, error: ErrorResponse, request_id: str) -> ErrorResponse:
-    """The gateway's own error in the shape of the protocol that a path belongs to."""
-    if path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/"):
+def spelled_for(
+    path: str, headers: Mapping[str, str], error: ErrorResponse, request_id: str
+) -> ErrorResponse:
+    """The gateway's own error in the shape of the protocol that is spoken. Lists of models are of both."""
+    of_models = path == "/v1/models" or path.startswith("/v1/models/")
+    if (
+        path == MESSAGES_PATH
+        or path.startswith(f"{MESSAGES_PATH}/")
+        or (of_models and speaks_messages(headers))
+    ):
         return as_messages_error(error, request_id)
     return error
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dynbranch.gateway.protocols.answer import AnswerReader, Block, BlockKind, Counts, Ending, Finish
-from dynbranch.gateway.protocols.anthropic.signatures import GrowingSignature
 from dynbranch.gateway.protocols.anthropic.unfinished import completed_object
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem
 from dynbranch.gateway.protocols.members import dump
+from dynbranch.gateway.protocols.signatures import GrowingSignature
 
 PING: Final = b'event: ping\ndata: {"type": "ping"}\n\n'
 _NOTHING_COUNTED: Final = {

@@ -1,7 +1,8 @@
-"""Signatures of thinking blocks, which harnesses give back with the block and may not read.
+"""Signatures of thinking, which harnesses give back with it and may not read.
 
 Thinking that is shown needs no secret: its signature is a digest. Thinking that the harness asked not to be
-shown travels in its signature, so that the model meets it again in the next turn.
+shown, or may not send back in the clear, travels in its signature, so that the model meets it again in the
+next turn.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _HELD: Final = "dynbranch.held.1."
 
 
 class GrowingSignature:
-    """Of a thinking block that is still being written."""
+    """Of thinking that is still being written."""
 
     def __init__(self, *, holds_text: bool) -> None:
         self._digest = hashlib.sha256(b"dynbranch/thinking/1")

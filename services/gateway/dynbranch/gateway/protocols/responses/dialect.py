@@ -1,0 +1,112 @@
+"""OpenAI Responses beside Chat Completions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dynbranch.gateway.protocols.chunk_relay import KEEP_ALIVE
+from dynbranch.gateway.protocols.dialect import Response
+from dynbranch.gateway.protocols.errors import ErrorResponse
+from dynbranch.gateway.protocols.responses.rendering import (
+    Events,
+    ResponseHead,
+    ResponseRelay,
+    whole_response,
+)
+from dynbranch.gateway.protocols.responses.request import AskedResponse, read_responses
+from dynbranch.naming.document import Document
+
+RESPONSES_PATH: Final = "/v1/responses"
+_SHOWN_CHARACTERS: Final = 2000
+
+
+class ResponsesForm:
+    """Its events are numbered through, up to the error that may end them."""
+
+    def __init__(self, head: ResponseHead, left_out: tuple[str, ...]) -> None:
+        self._head = head
+        self._left_out = left_out
+        self._events = Events()
+
+    @property
+    def keep_alive(self) -> bytes:
+        return KEEP_ALIVE
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        if not self._left_out:
+            return []
+        told = ", ".join(self._left_out).encode("ascii", "replace")
+        return [(b"x-dynbranch-tools-left-out", told)]
+
+    def relay(self, *, cached: bool) -> ResponseRelay:
+        self._events.forget()
+        return ResponseRelay(self._head, self._events, cached=cached)
+
+    def whole(self, items: Iterable[bytes], *, cached: bool) -> bytes:
+        return whole_response(items, self._head, cached=cached)
+
+    def error_event(self, body: bytes) -> bytes:
+        self._events.forget()
+        failed = self._head.response("failed", [], error=_failure(body))
+        self._events.say("response.failed", b'"response":%b' % failed)
+        return self._events.taken()
+
+    def error(self, error: ErrorResponse) -> ErrorResponse:
+        return error
+
+
+class ResponsesDialect:
+    kind = "responses"
+
+    def read(self, body: bytes) -> AskedResponse:
+        return read_responses(body)
+
+    def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        return headers
+
+    def form(self, response: Response) -> ResponsesForm:
+        """Ids of calls are the same whenever the same result is served, so that a second run of a task asks
+        what the first one asked."""
+        repeated = _asked(response.document).repeated
+        head = ResponseHead(
+            id=f"resp_{response.request_id.removeprefix('req_')}",
+            created_s=response.created_s,
+            model=response.model,
+            seed=response.name or response.request_id.encode(),
+            repeated=repeated.fields,
+            namespaced=repeated.namespaced,
+            seals=repeated.seals,
+        )
+        return ResponsesForm(head, repeated.left_out)
+
+
+def _asked(document: Document) -> AskedResponse:
+    assert isinstance(document, AskedResponse), "this dialect has read the request"
+    return document
+
+
+def _failure(body: bytes) -> dict[str, Any]:
+    """What a response says of its failure, out of a body in the shape of OpenAI's."""
+    code, message = "server_error", ""
+    match _read(body):
+        case {"error": {"message": str() as message, **beside}}:
+            kind, status = beside.get("type"), beside.get("code")
+            if kind == "rate_limit_error" or status == 429:
+                code = "rate_limit_exceeded"
+            elif kind == "invalid_request_error" or status == 400:
+                code = "invalid_prompt"
+        case {"error": str() as message} | {"message": str() as message}:
+            pass
+        case _:
+            message = body.decode("utf-8", "replace").strip()[:_SHOWN_CHARACTERS]
+    return {"code": code, "message": message or "The engine gave no reason."}
+
+
+def _read(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,280 @@
+"""A Responses request as the Chat Completions request that its engine receives, and what of it its answer
+repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from dynbranch.domain.errors import InvalidRequest
+from dynbranch.gateway.protocols.refusal import beyond, text_at, unserved, wrong_type, wrong_value
+from dynbranch.gateway.protocols.responses.conversation import chat_messages
+from dynbranch.gateway.protocols.responses.tools import chosen_tool, offered_tools
+from dynbranch.naming.document import Document, Json, Number, emit, parse_body
+
+IDENTITY: Final = frozenset(
+    {
+        "access_programs",
+        "client_metadata",
+        "max_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+    }
+)
+"""Who asks, who pays and how soon, what is to be kept, and a bound on tools that do not run here: nothing of
+it reaches a model."""
+
+UNSERVED: Final = {
+    "background": "an answer goes to who asks for it",
+    "background_options": "an answer goes to who asks for it",
+    "context_management": "conversations are not shortened here",
+    "conversation": "conversations are not kept here",
+    "image": "pictures are not made here",
+    "moderation": "nobody judges requests here",
+    "prompt": "prompts are not kept here",
+}
+"""Promises that nobody here could keep. Null, false, and an empty list, ask for nothing."""
+
+TRANSLATED: Final = frozenset(
+    {
+        "include",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "metadata",
+        "model",
+        "parallel_tool_calls",
+        "previous_response_id",
+        "reasoning",
+        "stream",
+        "stream_options",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+        "truncation",
+        "user",
+    }
+)
+
+_SAID_OTHERWISE: Final = frozenset(
+    {
+        "audio",
+        "echo",
+        "function_call",
+        "functions",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "modalities",
+        "n",
+        "prompt_logprobs",
+        "reasoning_effort",
+        "response_format",
+        "verbosity",
+    }
+)
+"""Fields of Chat Completions that Responses has its own word for, or whose answer it can not hold."""
+
+SEALED: Final = "reasoning.encrypted_content"
+_AS_SENT: Final = ("temperature", "top_p", "parallel_tool_calls", "metadata", "user")
+_EFFORTS: Final = {"xhigh": "high", "max": "high"}
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """What an answer says of its request. ``fields`` are members of a JSON object. ``namespaced``: the
+    namespace and the name of tools by the name that the engine knows. ``seals``: reasoning is also given in
+    a form that comes back."""
+
+    fields: bytes
+    namespaced: Mapping[str, tuple[str, str]]
+    left_out: tuple[str, ...]
+    seals: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskedResponse(Document):
+    repeated: Repeated
+
+
+def read_responses(body: bytes) -> AskedResponse:
+    """The request as Chat Completions. Raises InvalidRequest with the path of the Responses field in
+    ``facts["param"]``."""
+    asked = parse_body(body).value
+    if not isinstance(asked, dict):
+        raise wrong_type("body", "an object", asked)
+    _check(asked)
+    offered = offered_tools(asked.get("tools"))
+    chat: dict[str, Json] = {
+        "model": text_at(asked, "model", ""),
+        "messages": chat_messages(asked.get("instructions"), asked.get("input")),
+    }
+    _add_length(chat, asked)
+    for name in _AS_SENT:
+        if asked.get(name) is not None:
+            chat[name] = asked[name]
+    if offered.functions:
+        chat["tools"] = offered.functions
+    choice = chosen_tool(asked.get("tool_choice"))
+    if choice is not None:
+        chat["tool_choice"] = choice
+    _add_output(chat, asked)
+    _add_reasoning(chat, asked.get("reasoning"))
+    # Whatever is not known goes on under its own name.
+    chat.update(beyond(asked, TRANSLATED | IDENTITY | UNSERVED.keys() | _SAID_OTHERWISE))
+    match asked.get("stream"):
+        case None | False:
+            pass
+        case True:
+            chat |= {"stream": True, "stream_options": {"include_usage": True}}
+        case other:
+            raise wrong_type("stream", "a boolean", other)
+    repeated = Repeated(
+        fields=_fields(asked),
+        namespaced=offered.namespaced,
+        left_out=tuple(dict.fromkeys(offered.left_out)),
+        seals=_seals(asked.get("include")),
+    )
+    return AskedResponse(emit(chat).encode(), chat, repeated)
+
+
+def _check(asked: dict[str, Json]) -> None:
+    if asked.get("previous_response_id") is not None:
+        raise InvalidRequest(
+            "previous_response_not_found",
+            "'previous_response_id' is not served here: responses are not kept. "
+            "Send the items of the earlier turns in 'input', as with 'store: false'.",
+            facts={"param": "previous_response_id"},
+        )
+    for name, why in UNSERVED.items():
+        if asked.get(name) not in (None, False, []):
+            raise unserved(name, why)
+    for name in asked.keys() & _SAID_OTHERWISE:
+        if asked[name] is not None:
+            raise unserved(name, "it is a field of Chat Completions")
+    if asked.get("truncation") not in (None, "disabled"):
+        raise unserved("truncation", "nothing of a request is left out")
+    match asked.get("top_logprobs"):
+        case None | Number("0"):
+            pass
+        case _:
+            raise unserved("top_logprobs", "probabilities of tokens are not told")
+
+
+def _add_length(chat: dict[str, Json], asked: dict[str, Json]) -> None:
+    length = asked.get("max_output_tokens")
+    if length is None:
+        return
+    if not isinstance(length, Number) or not length.text.isdigit() or int(length.text) < 1:
+        raise wrong_value("max_output_tokens", "expected an integer of at least 1")
+    chat["max_tokens"] = length
+
+
+def _seals(include: Json) -> bool:
+    if include is None:
+        return False
+    if not isinstance(include, list):
+        raise wrong_type("include", "an array of strings", include)
+    for index, wanted in enumerate(include):
+        if wanted != SEALED:
+            named = f"{wanted[:80]!r}" if isinstance(wanted, str) else "this"
+            raise unserved(f"include[{index}]", f"{named} is not known here")
+    return bool(include)
+
+
+# -- how the model is to think and to write ----------------------------------------------------------------
+
+
+def _add_output(chat: dict[str, Json], asked: dict[str, Json]) -> None:
+    text = asked.get("text")
+    if text is None:
+        return
+    if not isinstance(text, dict):
+        raise wrong_type("text", "an object", text)
+    for key in beyond(text, frozenset({"format", "verbosity"})):
+        raise unserved(f"text.{key[:80]}", "it is not known here")
+    if text.get("verbosity") is not None:
+        chat["verbosity"] = text_at(text, "verbosity", "text")
+    wanted = text.get("format")
+    if wanted is not None:
+        chat |= _format(wanted)
+
+
+def _format(wanted: Json) -> dict[str, Json]:
+    match wanted:
+        case {"type": "text"}:
+            return {}
+        case {"type": "json_object"}:
+            return {"response_format": {"type": "json_object"}}
+        case dict() if wanted.get("type") == "json_schema":
+            text_at(wanted, "name", "text.format")
+            if not isinstance(wanted.get("schema"), dict):
+                raise wrong_type("text.format.schema", "an object", wanted.get("schema"))
+            schema: Json = beyond(wanted, frozenset({"type"}))
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case _:
+            raise wrong_value("text.format", "expected a type text, json_object or json_schema")
+
+
+def _add_reasoning(chat: dict[str, Json], reasoning: Json) -> None:
+    """Summaries are not made: reasoning is told as the model wrote it."""
+    if reasoning is None:
+        return
+    if not isinstance(reasoning, dict):
+        raise wrong_type("reasoning", "an object", reasoning)
+    if reasoning.get("context") not in (None, "auto", "all_turns"):
+        raise unserved("reasoning.context", "what of the conversation a model sees is its template's to say")
+    if reasoning.get("mode") not in (None, "standard"):
+        raise unserved("reasoning.mode", "engines have one way to reason")
+    known = frozenset({"effort", "summary", "generate_summary", "context", "mode"})
+    for key in beyond(reasoning, known):
+        raise unserved(f"reasoning.{key[:80]}", "it is not known here")
+    if reasoning.get("effort") is not None:
+        effort = text_at(reasoning, "effort", "reasoning")
+        chat["reasoning_effort"] = _EFFORTS.get(effort, effort)
+
+
+# -- what the answer repeats -------------------------------------------------------------------------------
+
+_REPEATED: Final[dict[str, Json]] = {
+    "background": False,
+    "frequency_penalty": None,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "presence_penalty": None,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": "default",
+    "temperature": None,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": Number("0"),
+    "top_p": None,
+    "truncation": "disabled",
+    "user": None,
+}
+"""What stands where the request is silent. What the engine would then take is not known here, and null."""
+
+
+def _fields(asked: dict[str, Json]) -> bytes:
+    said = {
+        name: asked[name] if asked.get(name) is not None else silent for name, silent in _REPEATED.items()
+    }
+    # Whatever was asked: responses are not kept.
+    said |= {"store": False, "service_tier": "default"}
+    return emit(said)[1:-1].encode()
