@@ -277,6 +277,29 @@ def test_a_shadow_expires(library: SteppedLibrary) -> None:
     assert library.settlements()[-1].reason == "expired"
 
 
+@pytest.mark.parametrize("once", [False, True])
+def test_a_shadow_that_is_too_old_is_nothing_to_go_on_from(library: SteppedLibrary, once: bool) -> None:
+    library.fill("a", "f", "old", ttl_ms=1000, once=once)
+    library.clock.advance(2.0)
+    assert isinstance(library.fill("a", "g", "new"), Committed)
+    hit = library.demand("a")
+    assert isinstance(hit, Hit) and hit.payload == b"new" and hit.promoted == origin_of("g")
+    assert [one.reason for one in library.settlements()] == ["", "expired", "", ""]
+    assert library.handle(SweepShadows()) == 0
+
+
+def test_a_shadow_that_is_too_old_and_can_not_be_taken_away_yet_refuses_the_next(
+    library: SteppedLibrary,
+) -> None:
+    library.fill("a", "f", ttl_ms=1000)
+    library.clock.advance(2.0)
+    library.begin_write("s/1")
+    refused = library.begin_fill("a", "g")
+    assert isinstance(refused, FillRefused) and refused.reason is FillRefusal.NOT_STORABLE
+    library.finish_write()
+    assert isinstance(library.begin_fill("a", "g"), FillGranted)
+
+
 def test_there_are_no_more_shadows_than_allowed() -> None:
     library = SteppedLibrary(limits=Limits(max_shadows=2))
     library.fill("a", "f")

@@ -10,13 +10,15 @@ from dynbranch.csl.core import founding
 from dynbranch.csl.core.library import Library
 from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.core.store import Batch
-from dynbranch.csl.fake import counting_ids, digest, name_of
+from dynbranch.csl.fake import counting_ids, digest, name_of, origin_of
 from dynbranch.csl.key_value import MemoryKeyValue, StoreFull
 from dynbranch.csl.metrics import StoreCollector
 from dynbranch.csl.shell import Shell
 from dynbranch.domain.errors import StoreFailed
+from dynbranch.domain.fills import BeginFill, FillGranted, FillOutcome
 from dynbranch.domain.ids import DemandId, GenerationId, RecordId
 from dynbranch.domain.reuse import (
+    PURE,
     Commit,
     Committed,
     Demand,
@@ -160,6 +162,29 @@ async def test_a_full_disk_refuses_what_must_be_written_and_serves_on(shell: She
     assert isinstance(await demand(shell, "a"), Hit)
     disk.apply_error = None
     assert (await shell.write([RECORD], reporter="test")).invalidated_entries == 1
+
+
+@pytest.mark.promise("I4")
+async def test_a_leave_that_does_not_fit_on_the_disk_is_not_given(
+    shell: Shell, disk: Disk, clock: ManualClock
+) -> None:
+    async def begin(fill: str) -> FillOutcome:
+        intended = GenerationRef(GenerationId(b"g" * 16), "agent:1")
+        asked = BeginFill(origin_of(fill), name_of("a"), Identity(), PURE, intended, shadow_ttl_ms=1000)
+        return await shell.begin_fill(asked)
+
+    begun = await begin("f")
+    assert isinstance(begun, FillGranted)
+    await shell.commit(Commit(begun.lease, b"x", digest("x"), Level.GREEDY, 1.0))
+    clock.advance(2)
+    disk.apply_error = StoreFull("No space left on device")
+    with pytest.raises(StoreFull):
+        await begin("g")
+    stats = await shell.stats()
+    assert (stats.fills, stats.leases, stats.shadows) == (0, 0, 1)
+    disk.apply_error = None
+    assert isinstance(await begin("g"), FillGranted)
+    assert not [*shell.library.violations(disk)]
 
 
 async def test_housekeeping_makes_commits_durable(shell: Shell, disk: Disk, clock: ManualClock) -> None:

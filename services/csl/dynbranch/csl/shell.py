@@ -135,7 +135,16 @@ class Shell:
         self._do(lambda: self.library.release_leases(ReleaseLeases(tuple(leases))))
 
     async def begin_fill(self, fill: BeginFill) -> FillOutcome:
-        return self._do(lambda: self.library.begin_fill(fill, self._store, self._moment()))
+        self._check()
+        with self._guarded():
+            decision = self.library.begin_fill(fill, self._store, self._moment())
+            try:
+                if not decision.batch.empty:
+                    self._apply(decision.batch)
+            except StoreFull:
+                self.library.without_leave(decision.reply)
+                raise
+        return decision.reply
 
     async def discard_fills(self, discard: DiscardFills) -> DiscardResult:
         """Serialised with demands: what it discards is promoted by none that comes later."""

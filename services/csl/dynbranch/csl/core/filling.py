@@ -14,6 +14,7 @@ from dynbranch.csl.core import commit as judging
 from dynbranch.csl.core import demand as demanding
 from dynbranch.csl.core import eviction, fill_rows, graph, outbox, rows, versions
 from dynbranch.csl.core.events import AcknowledgeSettlements, Decision, Moment
+from dynbranch.csl.core.fill_rows import ShadowRow
 from dynbranch.csl.core.leases import LeaseRow, WorkflowKey
 from dynbranch.csl.core.memory import Memory, after, check_name, remember
 from dynbranch.csl.core.rows import EntryRow, Meta, Node, Standing
@@ -94,19 +95,48 @@ def begin(memory: Memory, event: BeginFill, view: View, now: Moment) -> Decision
     check_name(event.name)
     memory.counters.expired_leases += memory.leases.expire(now.instant)
     transaction = Transaction(view)
-    _clear_lost(memory, event.name, transaction, view)
+    _clear_over(memory, event.name, transaction, now)
     return Decision(_begun(memory, event, transaction, now), transaction.batch())
 
 
-def _clear_lost(memory: Memory, name: Name, transaction: Transaction, view: View) -> None:
-    """A discarded shadow that still waits for the sweeper stands in nobody's way."""
-    shadow, node = memory.shadows.get(name), memory.node(view, name)
-    if shadow is None or not shadow.lost or node is None or not memory.may_take_away:
+def without_room(memory: Memory, refused: FillOutcome) -> None:
+    """The batch of a leave could not be written: it was not given. ``Shadows.reread`` is the caller's."""
+    if isinstance(refused, FillGranted):
+        memory.leases.drop(refused.lease.lease_id)
+
+
+def _is_over(shadow: ShadowRow, now: Moment) -> bool:
+    """Whether it only waits to be taken away: no demand is served by it any more."""
+    return shadow.lost or shadow.expires <= now.unix_ms
+
+
+def _clear_over(memory: Memory, name: Name, transaction: Transaction, now: Moment) -> None:
+    """A shadow that still waits for the sweeper stands in nobody's way."""
+    shadow = memory.shadows.get(name)
+    if shadow is None or not _is_over(shadow, now) or not memory.may_take_away:
         return
-    meta = eviction.evict(transaction, graph.guarded_meta(transaction), name, node, memory.limits)
+    meta = _taken_away(memory, transaction, graph.guarded_meta(transaction), name, now)
     if meta is not None:
-        memory.shadows.drop(name)
         transaction.put(rows.META, rows.pack_meta(meta))
+
+
+def _taken_away(
+    memory: Memory, transaction: Transaction, meta: Meta, name: Name, now: Moment, *, partly: bool = False
+) -> Meta | None:
+    """The shadow is gone; None: too much hangs on it, and it stays. ``partly``: less hangs on it then."""
+    node = graph.require_entry(transaction, name)
+    gone = eviction.evict(transaction, meta, name, node, memory.limits, partly=partly)
+    if gone is None:
+        return None
+    row = memory.shadows.drop(name)
+    assert row is not None
+    if row.lost:
+        return gone
+    memory.counters.discarded_shadows += 1
+    expired = SettlementKind.DISCARDED, row.origin, name, now
+    return settle(
+        memory, transaction, gone, settlement(*expired, execution_ms=node.execution_ms, reason="expired")
+    )
 
 
 def _begun(memory: Memory, event: BeginFill, view: View, now: Moment) -> FillOutcome:
@@ -115,7 +145,7 @@ def _begun(memory: Memory, event: BeginFill, view: View, now: Moment) -> FillOut
     for row in memory.leases.of_fill(event.origin.fill_id):
         if row.lease.fill == event.origin and row.lease.name == event.name and not row.closed_by:
             return FillGranted(row.lease)
-    known = _known(memory, event, view)
+    known = _known(memory, event, view, now)
     if known is not None:
         return known
     live = memory.leases.joinable(event.name, frozenset())
@@ -128,15 +158,15 @@ def _begun(memory: Memory, event: BeginFill, view: View, now: Moment) -> FillOut
     return _granted(memory, event, view, now)
 
 
-def _known(memory: Memory, event: BeginFill, view: View) -> FillKnown | FillRefused | None:
+def _known(memory: Memory, event: BeginFill, view: View, now: Moment) -> FillKnown | FillRefused | None:
     node = memory.node(view, event.name)
     if node is None:
         return None
     if event.once or node.standing is Standing.ONCE:
         return FillRefused(FillRefusal.ONCE_TAKEN, "a result stands under this name")
     shadow = memory.shadows.get(event.name)
-    if shadow is not None and shadow.lost:
-        return FillRefused(FillRefusal.NOT_STORABLE, "a discarded shadow is still to be taken away")
+    if shadow is not None and _is_over(shadow, now):
+        return FillRefused(FillRefusal.NOT_STORABLE, "a shadow that is over is still to be taken away")
     if not demanding.is_fresh(view, event.name, node):
         return None
     known = demanding.hit(view, event.name, node)
@@ -389,23 +419,10 @@ def sweep(memory: Memory, view: View, now: Moment) -> Decision[int]:
     meta = graph.guarded_meta(transaction)
     swept = 0
     for name in names:
-        node = graph.require_entry(transaction, name)
-        gone = eviction.evict(transaction, meta, name, node, memory.limits, partly=True)
-        if gone is None:
-            continue
-        meta = gone
-        row = memory.shadows.drop(name)
-        assert row is not None
-        if not row.lost:
-            expired = SettlementKind.DISCARDED, row.origin, name, now
-            meta = settle(
-                memory,
-                transaction,
-                meta,
-                settlement(*expired, execution_ms=node.execution_ms, reason="expired"),
-            )
-            memory.counters.discarded_shadows += 1
-        swept += 1
+        gone = _taken_away(memory, transaction, meta, name, now, partly=True)
+        if gone is not None:
+            meta = gone
+            swept += 1
     transaction.put(rows.META, rows.pack_meta(meta))
     return Decision(swept, transaction.batch())
 

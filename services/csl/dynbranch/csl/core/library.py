@@ -173,6 +173,10 @@ class Library:
         self.meet_reader(event.reader_epoch)
         return filling.begin(self.memory, event, view, now)
 
+    def without_leave(self, refused: FillOutcome) -> None:
+        """The batch of a fill's leave could not be written."""
+        filling.without_room(self.memory, refused)
+
     def discard_fills(self, event: DiscardFills, view: View, now: Moment) -> Decision[DiscardResult]:
         return filling.discard(self.memory, event, view, now)
 
