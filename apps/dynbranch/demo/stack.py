@@ -56,8 +56,8 @@ class StackOptions:
     """One more, which knows no controller: it reuses what has run, and nothing runs ahead of its requests."""
     templates: Path | None = TEMPLATES
     """The workflow types that may run ahead."""
-    policy: str = "static"
-    """What runs ahead: ``off``, ``always`` or ``static``."""
+    policy: str = "priced"
+    """What runs ahead: ``priced``, ``always``, ``static`` or ``off``."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """More settings of any service, by their variables: ``DYNBRANCH_CONTROLLER_FILLS``."""
     inherit: bool = False

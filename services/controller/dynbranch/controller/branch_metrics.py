@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dynbranch.controller.core.branches.book import BranchBook
 from dynbranch.controller.core.branches.messages import Mark, Told
 from dynbranch.controller.core.branches.records import Branch
@@ -9,6 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _PLACE = ("workflow_type", "decision_point")
 _ABORT_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
+_SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+_MS = (-10_000, -1000, -100, -10, 0, 10, 100, 1000, 10_000)
 _WINDOW_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -26,6 +30,23 @@ class BranchMetrics:
             (*_PLACE, "admitted"),
             registry=registry,
         )
+        self._refusals = Counter(
+            "dynbranch_admission_refusals",
+            "Branches and candidates that were refused, by the reason; other: it holds numbers.",
+            (*_PLACE, "what", "reason"),
+            registry=registry,
+        )
+        self._priced = {
+            name: Histogram(f"dynbranch_admission_{name}", text, _PLACE, buckets=buckets, registry=registry)
+            for name, text, buckets in (
+                ("probability", "Of candidates: that they are selected and used in time.", _SHARES),
+                ("threshold", "Of candidates: the probability that their price asks for.", _SHARES),
+                ("gain_ms", "Of candidates: what they save where they are used.", _MS),
+                ("cost_ms", "Of candidates: what they hold up where they are not.", _MS),
+                ("utility_ms", "Of candidates: what they are worth.", _MS),
+                ("expected_ms", "Of refused branches: what they were expected to return.", _MS),
+            )
+        }
         self._stages = Counter(
             "dynbranch_fill_stages",
             "Stages of fills by the state that they moved to.",
@@ -88,13 +109,17 @@ class BranchMetrics:
         place = (branch.workflow.workflow_type_id, branch.point.name)
         facts = dict(told.facts)
         match told.mark:
-            case Mark.OPENED | Mark.REFUSED | Mark.AMBIGUOUS | Mark.EXPIRED | Mark.SETTLED:
+            case Mark.REFUSED:
+                self._branches.labels(*place, told.mark.value).inc()
+                self._decided(place, "branch", facts)
+            case Mark.OPENED | Mark.AMBIGUOUS | Mark.EXPIRED | Mark.SETTLED:
                 self._branches.labels(*place, told.mark.value).inc()
             case Mark.RESOLVED:
                 self._branches.labels(*place, told.mark.value).inc()
                 self._windows.labels(*place).observe(float(facts["after_ms"]) / 1000)
             case Mark.PRICED:
                 self._candidates.labels(*place, str(facts["admitted"]).lower()).inc()
+                self._decided(place, "candidate", facts)
             case Mark.STAGE_MOVED:
                 self._stages.labels(*place, str(facts["state"])).inc()
             case Mark.FILL_ENDED:
@@ -103,3 +128,12 @@ class BranchMetrics:
                     self._engine.labels(*place, kind).inc(max(0.0, float(facts[f"{kind}_ms"]) / 1000))
             case Mark.PROPOSED | Mark.SEEN | Mark.STAGE_BEGAN:
                 pass
+
+    def _decided(self, place: tuple[str, str], what: str, facts: Mapping[str, str | float | bool]) -> None:
+        if not facts.get("admitted", False):
+            reason = str(facts["reason"]).removeprefix("seen: ")
+            plain = not any(letter.isdigit() for letter in reason)
+            self._refusals.labels(*place, what, reason if plain else "other").inc()
+        for name, histogram in self._priced.items():
+            if name in facts:
+                histogram.labels(*place).observe(float(facts[name]))

@@ -22,7 +22,17 @@ class ControllerSettings(BaseSettings):
         default_factory=list, description="engine agents, host:port, comma-separated: where fills may run"
     )
     templates: str = Field("", description="folder of templates (*.yaml), read again when it changes")
-    policy: PolicyName = Field(PolicyName.STATIC, description="what runs ahead: off, always or static")
+    policy: PolicyName = Field(
+        PolicyName.PRICED, description="what runs ahead: priced, always, static or off"
+    )
+    learned: str = Field(
+        "", description="file in which 'priced' keeps what it has learned; empty: it begins anew"
+    )
+    price_curve: str = Field(
+        "", description="prices of the engines, a file of 'dynbranch calibrate'; empty: the built-in ones"
+    )
+    audit_seed: int = Field(0, ge=0, lt=2**63, description="which refused work runs all the same")
+    exact_order: bool = Field(False, description="order up to 6 candidates exactly, not by repricing")
     fills: int = Field(3, ge=1, description="fills a branch, beside one for a choice that shows in a decode")
     fill_slots: int = Field(0, ge=0, description="fills on one engine; 0: the agent's own limit alone")
     fill_tokens: int = Field(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dynbranch.clients.csl import GrpcCsl
 from dynbranch.clients.engine_agent import GrpcEngineAgent
@@ -13,10 +16,14 @@ from dynbranch.controller.branch_metrics import BranchMetrics
 from dynbranch.controller.branch_server import branch_service
 from dynbranch.controller.branching import Branching
 from dynbranch.controller.config import ControllerSettings
+from dynbranch.controller.core.branches.admission import PolicyName
 from dynbranch.controller.core.branches.book import BranchBook
 from dynbranch.controller.core.branches.priced import policy
 from dynbranch.controller.core.journal import Journal
+from dynbranch.controller.core.pricing.gate import Gate
+from dynbranch.controller.core.pricing.prices import PriceCurves, curves_from
 from dynbranch.controller.drafting import DraftModel, Drafts
+from dynbranch.controller.learned import Learned
 from dynbranch.controller.metrics import ControllerMetrics
 from dynbranch.controller.predicting import Factory, registered
 from dynbranch.controller.predictor_metrics import PredictorMetrics
@@ -74,10 +81,11 @@ async def _branching(
     factories = await _factories(settings, stack)
     timings = Timings(stage_s=settings.stage_timeout_s)
     runner = Runner(store, agents, clock, new_id=new_id, timings=timings, epoch=epoch_of(clock, new_id()))
-    return await stack.enter_async_context(
+    gate, keep = await _gate(settings, clock, stack)
+    branching = await stack.enter_async_context(
         Branching(
             BranchBook(
-                policy(settings.policy, width=settings.fills),
+                policy(settings.policy, width=settings.fills, gate=gate),
                 bounds=settings.bounds(),
                 quota=settings.quota(),
             ),
@@ -93,6 +101,35 @@ async def _branching(
             clock=clock,
         )
     )
+    if keep is not None:
+        branching.tasks.spawn(keep, name="what admission has learned")
+    return branching
+
+
+async def _gate(
+    settings: ControllerSettings, clock: Clock, stack: AsyncExitStack
+) -> tuple[Gate, Coroutine[Any, Any, NoReturn] | None]:
+    """The gate of the policy that prices, and what keeps it in its file."""
+    fresh = partial(Gate, curves=_curves(settings), seed=settings.audit_seed, exact=settings.exact_order)
+    if not settings.learned or settings.policy is not PolicyName.PRICED:
+        return fresh(), None
+    learned = Learned(Path(settings.learned), clock)
+    gate = await learned.gate(fresh)
+    # After the branches have ended.
+    stack.push_async_callback(learned.write, gate)
+    return gate, learned.keep(gate)
+
+
+def _curves(settings: ControllerSettings) -> PriceCurves | None:
+    if not settings.price_curve:
+        return None
+    try:
+        document = json.loads(Path(settings.price_curve).read_text())
+        if not isinstance(document, dict):
+            raise ValueError(f"{settings.price_curve} holds no object")
+        return curves_from(document)
+    except (OSError, ValueError) as problem:
+        raise ConfigError(f"DYNBRANCH_CONTROLLER_PRICE_CURVE: {problem}") from None
 
 
 async def _factories(settings: ControllerSettings, stack: AsyncExitStack) -> dict[str, Factory]:

@@ -85,8 +85,8 @@ def _mean_from(row: Any) -> Mean:
 
 def _model(model: ClassModel) -> dict[str, Any]:
     return {
-        "q": model.q,
-        "inverse": model.inverse,
+        "q": model.q.copy(),
+        "inverse": [row.copy() for row in model.inverse],
         "n": model.n,
         "squares": model.squares,
         "life": model.life,
