@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from dynbranch.cli.calibrate_command import calibrate
 from dynbranch.cli.failures import for_people
 from dynbranch.cli.stub_command import stub_engine
 
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 
 app.command(name="stub-engine")(stub_engine)
+app.command(name="calibrate")(calibrate)
 
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Also write the result as JSON.", dir_okay=False)
@@ -42,6 +44,7 @@ class Policy(Enum):
     OFF = "off"
     ALWAYS = "always"
     STATIC = "static"
+    PRICED = "priced"
 
 
 class EngineKind(Enum):
@@ -102,7 +105,7 @@ def up(
         Path | None,
         typer.Option(help="Folder of templates; else those of the demo.", exists=True, file_okay=False),
     ] = None,
-    policy: Annotated[Policy, typer.Option(help="What runs ahead of decisions.")] = Policy.STATIC,
+    policy: Annotated[Policy, typer.Option(help="What runs ahead of decisions.")] = Policy.PRICED,
 ) -> None:
     """The whole stack, with a small model or before engines of your own; stays until Ctrl-C."""
     from dynbranch.cli.stack_commands import UpOptions, stay_up
