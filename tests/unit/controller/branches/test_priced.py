@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from dynbranch.controller.core.branches.lifecycle import BranchState
@@ -12,8 +13,11 @@ from dynbranch.controller.core.branches.records import Branch
 from dynbranch.controller.core.pricing.estimates import PricingClass
 from dynbranch.controller.core.pricing.gate import Gate
 from dynbranch.domain.fills import SettlementKind
+from dynbranch.domain.reuse import Hit
 from dynbranch.domain.template import Branching
+from prometheus_client import generate_latest
 from unit.controller.branches.scenes import WORKFLOW, Scene, of, picked, routed
+from unit.controller.branches.world import WHO, world
 
 MENU = replace(WORKFLOW, workflow_type_id="menus")
 
@@ -206,3 +210,33 @@ def test_what_another_workflow_takes_from_an_offer_is_credited_to_its_branch() -
     trial = gate.trials.get(branch.trial_id)
     assert trial is not None and trial.fills[fill.fill_id].saved == {0: 70.0}
     assert trial.entered is None, "the branch is still open"
+
+
+async def test_beside_the_store_and_the_agent_it_learns_what_was_saved(tmp_path: Path) -> None:
+    gate = Gate()
+    async with world(tmp_path, admission=LoadPriced(gate, width=3)) as there:
+        for number in range(3):
+            who = replace(WHO, workflow_id=f"w{number}")
+            there.arrive(f"r{number}", f"left {number}", f"right {number}", who=who)
+            await there.until(
+                lambda: (
+                    [fill for fill in there.view["fills"] if fill["stages"][-1]["state"] == "shadow"]
+                    and all(s[-1] == "shadow" and len(s) == 2 for s in there.states().values())
+                )
+            )
+            there.answer(f"r{number}", f"left {number}")
+            for content in (f"Go left {number}", f"Sum up: done: Go left {number}"):
+                assert isinstance(await there.demand(content, who=who), Hit)
+            view = await there.settled()
+            assert view["gate"]["opens"] and view["gate"]["reason"] == "one of the first trials"
+        assert [(c["admitted"], c["reason"]) for c in view["candidates"]] == [(True, "worth its price")] * 2
+        assert all({"probability", "threshold", "utility_ms"} <= c.keys() for c in view["candidates"])
+        (kind,) = gate.estimates.classes
+        known = gate.estimates.classes[kind]
+        assert kind.multi_stage and known.gain.weight > 2.5 and known.use.yes > 2.5
+        assert (gate.trials.pending, len(gate.trials)) == (0, 3)
+        text = generate_latest(there.registry).decode()
+        place = 'decision_point="way",workflow_type="ways"'
+        assert f"dynbranch_admission_probability_count{{{place}}} 6.0" in text
+        assert f"dynbranch_admission_utility_ms_count{{{place}}} 6.0" in text
+        await there.empty()

@@ -22,8 +22,8 @@ from dynbranch.controller.core.predictors.history import History
 from dynbranch.controller.core.predictors.port import Resolution, TextKind
 from dynbranch.controller.questions import question_of
 from dynbranch.domain.fills import SettlementKind
-from dynbranch.domain.ids import BranchId, Instant
-from dynbranch.domain.template import Output, Template, WorkflowContext
+from dynbranch.domain.ids import BranchId, DemandId, Instant
+from dynbranch.domain.template import Moment, MomentKind, Output, Template, WorkflowContext
 from dynbranch.naming.document import parse_text
 from dynbranch.rendering.following import Follower
 from dynbranch.rendering.watching import load_template
@@ -97,6 +97,50 @@ def test_a_branch_is_a_span_with_its_life_and_each_fill_one_that_is_linked_to_it
         assert fill.links[0].context.span_id == branch.context.span_id
     ended = dict(fills[0].attributes or {})
     assert ended["dynbranch.consumed"] is True and ended["dynbranch.saved_ms"] == 50.0
+
+
+def traceparent(number: int) -> str:
+    return f"00-{number:032x}-{number:016x}-01"
+
+
+def test_a_branch_is_linked_to_the_requests_that_opened_and_resolved_it(
+    traced: tuple[BranchSpans, Kept],
+) -> None:
+    spans, kept = traced
+    scene = Scene(routed(opens=(Moment(MomentKind.ARRIVAL, "work"),), then=("sum",)))
+    requests = {DemandId(b"w1"): 1, DemandId(b"r1"): 2}
+    for demand_id, number in requests.items():
+        spans.hear(demand_id, traceparent(number))
+    spans.hear(DemandId(b"untraced"), "")
+
+    def tell(effects: list[Effect], because: str) -> None:
+        with spans.because_of(DemandId(because.encode())):
+            for effect in effects:
+                if isinstance(effect, Told):
+                    spans.tell(effect, scene.branch)
+
+    tell(scene.arrive("work", "w1"), "w1")
+    tell(scene.propose(scene.branch, "a"), "nobody")
+    tell(scene.arrive("route", "r1"), "r1")
+    tell(scene.answer("r1", chosen=["a"]), "r1")
+    [branch] = kept.spans
+    assert [link.context.span_id for link in branch.links] == [1, 2]
+
+
+def test_a_fill_names_its_span_while_it_runs(traced: tuple[BranchSpans, Kept]) -> None:
+    spans, kept = traced
+    scene, effects = lived()
+    fill_id = scene.branch.fills["a"].fill_id
+    named = set()
+    for effect in effects:
+        if isinstance(effect, PrepareStage):
+            spans.prepare(effect)
+            named.add(spans.traceparent(fill_id))
+        if isinstance(effect, Told):
+            spans.tell(effect, scene.branch)
+    fill = next(span for span in kept.spans if span.name == "fill")
+    assert [one.split("-")[2] for one in named] == [f"{fill.context.span_id:016x}"]
+    assert spans.traceparent(fill_id) == ""
 
 
 def test_metrics_count_branches_candidates_and_engine_time() -> None:

@@ -114,6 +114,7 @@ class World:
     engine: ScriptedEngine
     agent: FakeEngineAgent
     branching: Branching
+    registry: CollectorRegistry
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
     """What an engine waits for before it answers a request of that text."""
     delays_s: dict[str, float] = field(default_factory=dict)
@@ -250,7 +251,7 @@ async def world(
             clock=clock,
         )
         async with opened:
-            made = World(csl, engine, agent, opened)
+            made = World(csl, engine, agent, opened, registry)
             held.append(made)
             await made.until(lambda: opened.book.filling.reservations.load().engines)
             yield made

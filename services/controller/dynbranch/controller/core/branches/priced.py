@@ -207,7 +207,20 @@ def _numbers(one: Priced) -> Numbers:
         ("threshold", one.threshold),
         ("utility_ms", one.utility_ms),
     )
-    view = one.view
-    if view is None:
+    view, footprint = one.view, one.footprint
+    if view is None or footprint is None:
         return numbers
-    return (*numbers, ("rho_h", view.rho_h), ("rho", view.rho), ("o_fill", view.o_fill), ("o_kv", view.o_kv))
+    # With these it can be decided again, elsewhere.
+    return (
+        *numbers,
+        ("rho_h", view.rho_h),
+        ("rho", view.rho),
+        ("o_fill", view.o_fill),
+        ("o_kv", view.o_kv),
+        ("backlog", view.backlog),
+        ("slots", float(view.slots)),
+        ("fill_slots", float(view.fill_slots)),
+        ("slot_s", footprint.slot_s),
+        ("kv_share", footprint.kv_share),
+        ("kv_share_s", footprint.kv_share_s),
+    )
