@@ -48,6 +48,8 @@ class OutputTold:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalSeen:
+    """``traceparent`` names the request's span; empty where nobody records it."""
+
     at: UnixMs
     demand_id: DemandId
     identity: Identity
@@ -55,6 +57,7 @@ class ArrivalSeen:
     name: Name | None
     streaming: bool
     told: StageTold | None = None
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,12 +90,14 @@ class GenerationRef:
 
 @dataclass(frozen=True, slots=True, order=True)
 class FillOrigin:
-    """Which branch asked for a fill, and which stage of the fill's chain it is, from 0."""
+    """Which branch asked for a fill, and which stage of the fill's chain it is, from 0. ``traceparent`` names
+    the fill's span where there is one; it tells no fill from another."""
 
     branch_id: BranchId
     trial_id: TrialId
     fill_id: FillId
     stage: int = 0
+    traceparent: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ def _arrival_out(event: ArrivalSeen) -> pb.ArrivalSeen:
         target=event.target,
         name=event.name or b"",
         streaming=event.streaming,
+        traceparent=event.traceparent,
     )
     told = event.told
     if told is not None:
@@ -92,6 +93,7 @@ def _arrival_in(at: UnixMs, message: pb.ArrivalSeen) -> ArrivalSeen:
         name=shared.name_in(message.name) if message.name else None,
         streaming=message.streaming,
         told=_stage_told_in(message) if message.stage else None,
+        traceparent=shared.traceparent_in(message.traceparent),
     )
 
 

@@ -36,6 +36,7 @@ from dynbranch.v1 import shared_pb2 as pb
 
 DIGEST_BYTES = 32
 MAX_ID_BYTES = 64
+MAX_TRACEPARENT_CHARS = 128
 
 
 def malformed(what: str) -> InvalidRequest:
@@ -244,7 +245,11 @@ def lease_in(message: pb.Lease) -> Lease:
 
 def origin_out(origin: FillOrigin) -> pb.FillOrigin:
     return pb.FillOrigin(
-        branch_id=origin.branch_id, trial_id=origin.trial_id, fill_id=origin.fill_id, stage=origin.stage
+        branch_id=origin.branch_id,
+        trial_id=origin.trial_id,
+        fill_id=origin.fill_id,
+        stage=origin.stage,
+        traceparent=origin.traceparent,
     )
 
 
@@ -254,4 +259,10 @@ def origin_in(message: pb.FillOrigin) -> FillOrigin:
         trial_id=TrialId(_opaque(message.trial_id, "trial id")),
         fill_id=fill_id_in(message.fill_id),
         stage=message.stage,
+        traceparent=traceparent_in(message.traceparent),
     )
+
+
+def traceparent_in(text: str) -> str:
+    """Only for links: what is too long to be one is none."""
+    return text if len(text) <= MAX_TRACEPARENT_CHARS else ""

@@ -323,6 +323,7 @@ class ArrivalSeen(_message.Message):
     SHARING_GROUP_FIELD_NUMBER: _builtins.int
     CACHE_SCOPE_FIELD_NUMBER: _builtins.int
     FORWARD_HEADERS_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     demand_id: _builtins.bytes
     target: _builtins.str
     name: _builtins.bytes
@@ -335,6 +336,8 @@ class ArrivalSeen(_message.Message):
     sharing_group: _builtins.str
     """The sharing group that the request's name was made for, and what the engine was told of it."""
     cache_scope: _builtins.str
+    traceparent: _builtins.str
+    """W3C trace context of the request, for the branches that it opens or resolves to link to. Empty: not traced."""
     @_builtins.property
     def identity(self) -> _shared_pb2.Identity: ...
     @_builtins.property
@@ -364,10 +367,11 @@ class ArrivalSeen(_message.Message):
         sharing_group: _builtins.str = ...,
         cache_scope: _builtins.str = ...,
         forward_headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_scope", b"cache_scope", "demand_id", b"demand_id", "forward_headers", b"forward_headers", "identity", b"identity", "name", b"name", "selections", b"selections", "sharing_group", b"sharing_group", "stage", b"stage", "stage_index", b"stage_index", "streaming", b"streaming", "target", b"target", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_scope", b"cache_scope", "demand_id", b"demand_id", "forward_headers", b"forward_headers", "identity", b"identity", "name", b"name", "selections", b"selections", "sharing_group", b"sharing_group", "stage", b"stage", "stage_index", b"stage_index", "streaming", b"streaming", "target", b"target", "traceparent", b"traceparent", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -279,11 +279,14 @@ class FillOrigin(_message.Message):
     TRIAL_ID_FIELD_NUMBER: _builtins.int
     FILL_ID_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     branch_id: _builtins.bytes
     trial_id: _builtins.bytes
     fill_id: _builtins.bytes
     stage: _builtins.int
     """Which stage of the fill's chain, from 0."""
+    traceparent: _builtins.str
+    """W3C trace context of the fill's span, for whoever is served by it to link to. Empty: not traced."""
     def __init__(
         self,
         *,
@@ -291,10 +294,11 @@ class FillOrigin(_message.Message):
         trial_id: _builtins.bytes = ...,
         fill_id: _builtins.bytes = ...,
         stage: _builtins.int = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch_id", b"branch_id", "fill_id", b"fill_id", "stage", b"stage", "trial_id", b"trial_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["branch_id", b"branch_id", "fill_id", b"fill_id", "stage", b"stage", "traceparent", b"traceparent", "trial_id", b"trial_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

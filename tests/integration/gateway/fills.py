@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dynbranch.clients.ports import EngineAgent, Fills
@@ -115,9 +115,10 @@ async def granted(
     once: bool = False,
     scope: ReadScope = PURE,
     address: str = "model-a:1",
+    traceparent: str = "",
 ) -> Lease:
     asked = BeginFill(
-        origin=origin(number),
+        origin=replace(origin(number), traceparent=traceparent),
         name=name,
         identity=IDENTITY,
         scope=scope,

@@ -42,6 +42,7 @@ from prometheus_client import CollectorRegistry
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CALLER = "00f067aa0ba902b7"
+FILL_SPAN = "b7ad6b7169203331"
 FILLED = "0af7651916cd43dd8448eb211c80319c"
 
 
@@ -158,7 +159,8 @@ async def test_one_trace_leads_from_the_caller_through_the_demand_to_the_generat
     assert {fact["dynbranch.workflow.id"] for fact in facts} == {"w1"}
 
 
-async def test_a_promotion_links_to_the_fill_that_ran_for_nobody() -> None:
+@pytest.mark.parametrize("told", [True, False], ids=["its span is told", "only its execution is"])
+async def test_a_promotion_links_to_the_fill_that_ran_for_nobody(told: bool) -> None:
     receiver = Receiver()
     collector = grpc.aio.server()
     otlp_grpc.add_TraceServiceServicer_to_server(receiver, collector)
@@ -171,7 +173,8 @@ async def test_a_promotion_links_to_the_fill_that_ran_for_nobody() -> None:
             await until_ready(http, url)
             async with http.post(f"{url}/dynbranch/v1/explain", json=GREEDY) as response:
                 name = Name(bytes.fromhex((await response.json())["name"]))
-            lease = await granted(peers.csl, name)
+            span = f"00-{FILLED}-{FILL_SPAN}-01" if told else ""
+            lease = await granted(peers.csl, name, traceparent=span)
             payload = encode_payload(text_chunks(("prepared",)), f"00-{FILLED}-{CALLER}-01")
             commit = Commit(lease, payload, Digest(sha256(payload).digest()), Level.GREEDY, 5.0)
             assert isinstance(await peers.csl.commit(commit, timeout_s=20), Committed)
@@ -185,6 +188,7 @@ async def test_a_promotion_links_to_the_fill_that_ran_for_nobody() -> None:
     [promotion] = [span for span in receiver.spans if span.name == "promotion"]
     assert promotion.parent_span_id == arrival.span_id and not arrival.links
     assert [link.trace_id.hex() for link in promotion.links] == [FILLED]
+    assert promotion.links[0].span_id.hex() == (FILL_SPAN if told else CALLER)
     facts = receiver.attributes(promotion)
     assert facts["dynbranch.branch_id"] == (b"b" * 16).hex() and facts["dynbranch.fill_stage"] == 0
 

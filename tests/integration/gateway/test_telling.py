@@ -16,6 +16,7 @@ from dynbranch.engine_agent.fake import Script, text_chunks
 from dynbranch.gateway.listening import MAX_OUTPUT_CHARACTERS, ChoiceWatch
 from dynbranch.gateway.telling import TemplateInForce
 from dynbranch.rendering.telling import read_output
+from dynbranch.runtime import telemetry
 from dynbranch.templates.traffic import read_traffic
 from integration.gateway.fills import (
     ACT,
@@ -33,6 +34,7 @@ from integration.gateway.fills import (
     told_outcomes,
 )
 from integration.gateway.world import Plan, World, eventually, running_world
+from opentelemetry.sdk.trace import TracerProvider
 
 CHOICE = ('{"why":"', "nice", '","pick":"r', "ed", '","more":', "1}")
 STREAMED = request("Pick one:\n- red\n- blue", stream=True)
@@ -50,6 +52,21 @@ async def decide(world: World, body: bytes = DECIDE, **headers: str) -> Any:
 async def outcomes(world: World, count: int) -> list[Any]:
     await eventually(lambda: len(told_outcomes(world)) >= count)
     return told_outcomes(world)
+
+
+async def test_a_traced_arrival_is_told_with_its_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(telemetry, "tracer", provider.get_tracer)
+    caller = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    async with running_world(Plan()) as world:
+        await templated(world)
+        await serve(world, DECIDE, traceparent=caller)
+        await outcomes(world, 1)
+        [arrival] = told_arrivals(world)
+    _, trace, span, _ = caller.split("-")
+    version, told_trace, told_span, flags = arrival.traceparent.split("-")
+    assert (version, told_trace, flags) == ("00", trace, "01") and told_span != span
+    provider.shutdown()
 
 
 async def test_arrivals_of_a_template_s_stages_are_told_with_their_inputs(world: World) -> None:

@@ -113,6 +113,18 @@ def test_a_demand_that_read_more_than_the_fill_does_not_promote(library: Stepped
     assert isinstance(library.demand("a", workflow="w", scope=reading("s/1")), Hit)
 
 
+def test_whoever_is_served_by_a_fill_is_told_its_span(library: SteppedLibrary) -> None:
+    library.fill("a", "f", traceparent="00-trace-span-01")
+    library.begin_fill("b", "g", traceparent="00-other-span-01")
+    live = library.demand("b")
+    assert isinstance(live, Live) and live.adopted is not None
+    assert live.adopted.traceparent == "00-other-span-01"
+    library.restart()
+    hit = library.demand("a")
+    assert isinstance(hit, Hit) and hit.promoted is not None
+    assert hit.promoted.traceparent == "00-trace-span-01"
+
+
 @pytest.mark.promise("C2.lost_never_promoted")
 def test_a_lost_shadow_is_never_promoted(library: SteppedLibrary) -> None:
     library.fill("a", "f")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from dynbranch.domain import errors
+from dynbranch.domain import errors, reuse
+from dynbranch.domain.ids import BranchId, FillId, TrialId
 from dynbranch.runtime.error_status import error_of, status_of
 from dynbranch.wire import controller, csl, engine_agent, fills, shared
 from hypothesis import given, settings
@@ -120,3 +122,10 @@ def test_a_status_without_detail_or_of_another_kind_is_no_domain_error() -> None
     del status.details[:]
     assert error_of(status) is None
     assert error_of(status_of(errors.DomainError("a", "b"))) is None
+
+
+def test_the_span_of_a_fill_travels_though_it_tells_no_fill_from_another() -> None:
+    origin = reuse.FillOrigin(BranchId(b"b"), TrialId(b"t"), FillId(b"f"), 1, traceparent="00-trace-span-01")
+    assert shared.origin_in(shared.origin_out(origin)).traceparent == "00-trace-span-01"
+    assert origin == replace(origin, traceparent="")
+    assert shared.traceparent_in("0" * 200) == ""

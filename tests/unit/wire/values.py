@@ -43,7 +43,7 @@ identities = build(
 )
 scopes = build(reuse.ReadScope, declared=several(declared), sources=several(sources))
 generations = build(reuse.GenerationRef, generation_id=ids, agent_address=words)
-origins = build(reuse.FillOrigin, branch_id=ids, trial_id=ids, fill_id=ids, stage=u32)
+origins = build(reuse.FillOrigin, branch_id=ids, trial_id=ids, fill_id=ids, stage=u32, traceparent=words)
 leases = build(
     reuse.Lease,
     lease_id=ids,
@@ -318,6 +318,7 @@ arrivals = build(
     name=st.none() | digests,
     streaming=st.booleans(),
     told=st.none() | stages_told,
+    traceparent=words,
 )
 choices = build(
     events.ChoiceSeen,

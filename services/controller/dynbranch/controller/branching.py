@@ -147,7 +147,8 @@ class Branching:
             case OutcomeSeen():
                 self._observe_outcome(event)
             case ChoiceSeen():
-                self.handle(shown_of(event))
+                with self._spans.because_of(event.demand_id):
+                    self.handle(shown_of(event))
             case _:
                 assert_never(event)
 
@@ -159,7 +160,9 @@ class Branching:
         if arrived is None:
             self._metrics.untold()
             return
-        self.handle(arrived)
+        self._spans.hear(event.demand_id, event.traceparent)
+        with self._spans.because_of(event.demand_id):
+            self.handle(arrived)
         early = self._early.pop(event.demand_id, None)
         if early is not None:
             self._observe_outcome(early)
@@ -167,7 +170,8 @@ class Branching:
     def _observe_outcome(self, event: OutcomeSeen) -> None:
         workflow = self.book.workflows.of_demand(event.demand_id)
         if workflow is not None:
-            self.handle(answered_of(event, workflow.template))
+            with self._spans.because_of(event.demand_id):
+                self.handle(answered_of(event, workflow.template))
         elif event.told is not None:
             self._early[event.demand_id] = event
             while len(self._early) > MAX_EARLY:
@@ -269,8 +273,9 @@ class Branching:
             return StageEnded(ask.key, Ending.REFUSED, detail=str(problem))
 
     async def _run(self, ask: RunStage) -> Event:
+        origin = replace(ask.origin, traceparent=self._spans.traceparent(ask.key.fill_id))
         with self._spans.within(ask.key.fill_id):
-            return await self._runner.run(ask, self.handle)
+            return await self._runner.run(replace(ask, origin=origin), self.handle)
 
     async def _discard(self, ask: DiscardRuns) -> None:
         discarded = await self._runner.discard(ask)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -328,10 +329,11 @@ class SteppedLibrary:
         after: str = "",
         once: bool = False,
         ttl_ms: int = 60_000,
+        traceparent: str = "",
     ) -> FillOutcome:
         """``after`` is what an earlier stage of the same fill was asked."""
         event = BeginFill(
-            origin=origin_of(fill, stage),
+            origin=replace(origin_of(fill, stage), traceparent=traceparent),
             name=name_of(what),
             identity=Identity(workflow_id=workflow),
             scope=scope,

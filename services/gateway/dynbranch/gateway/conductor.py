@@ -308,6 +308,7 @@ class _Run:
         self._listener = account.listener
         self._recorded: tuple[bytes, ...] = ()
         self._said_first = False
+        self._fill_span = ""
         self._flows_from = ""
         """The agent whose items may go straight to the sink: those before them have."""
 
@@ -376,6 +377,7 @@ class _Run:
             raise ClientGone
         origin = _fill_behind(answer)
         self._account.branch = origin.branch_id if origin is not None else None
+        self._fill_span = origin.traceparent if origin is not None else ""
         match answer:
             case lives.Answered(Hit(payload=payload)):
                 return self._readable(answer, payload)
@@ -405,7 +407,7 @@ class _Run:
                 if span.is_recording():
                     _describe_fill(span, hit.promoted)
                     # The fill ran for no request; whoever follows it from here sees where the result is from.
-                    telemetry.add_link(span, origin_of(hit.payload))
+                    telemetry.add_link(span, hit.promoted.traceparent or origin_of(hit.payload))
                 await self._sink.recorded(self._recorded)
         if self._listener is not None:
             self._listener.more(self._recorded)
@@ -428,6 +430,7 @@ class _Run:
                 span.set_attribute("server.address", address)
                 if self._account.branch is not None:
                     span.set_attribute("dynbranch.branch_id", self._account.branch.hex())
+                    telemetry.add_link(span, self._fill_span)
             try:
                 heard = self._conductor.directory.while_heard(address, await opening)
                 events = self._while_it_moves(heard) if self._life.may_abandon else heard

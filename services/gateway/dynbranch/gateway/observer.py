@@ -24,6 +24,7 @@ from dynbranch.naming.chunks import MalformedLog, usage
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.clock import Clock
 from dynbranch.runtime.tasks import Tasks
+from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, StatusCode
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -157,7 +158,13 @@ class Observer:
         tell = partial(self._choice, account.demand_id, stage.identity, known.stage.name)
         account.listener = Listener(arrival.kind, ChoiceWatch(selectors, tell) if selectors else None)
         event = ArrivalSeen(
-            self._clock.unix_ms(), account.demand_id, stage.identity, stage.target, stage.name, streaming
+            self._clock.unix_ms(),
+            account.demand_id,
+            stage.identity,
+            stage.target,
+            stage.name,
+            streaming,
+            traceparent=telemetry.traceparent(trace.get_current_span()),
         )
         read = partial(
             _unless_it_fails,

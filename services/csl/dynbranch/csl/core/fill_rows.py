@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dynbranch.csl.core.packing import Cursor, sized, text_bytes
 from dynbranch.csl.core.rows import SETTLEMENTS, SHADOWS
@@ -52,16 +52,21 @@ def _unpack_origin(cursor: Cursor, stage: int) -> FillOrigin:
 
 
 def pack_shadow(row: ShadowRow) -> bytes:
-    return _SHADOW.pack(row.origin.stage, row.expires, row.lost) + _pack_origin(row.origin)
+    """Where nobody traces, the fill's span is left out."""
+    origin = row.origin
+    packed = _SHADOW.pack(origin.stage, row.expires, row.lost) + _pack_origin(origin)
+    return packed + text_bytes(origin.traceparent) if origin.traceparent else packed
 
 
 def unpack_shadow(data: bytes) -> ShadowRow:
     cursor = Cursor(data)
     stage, expires, lost = cursor.take(_SHADOW)
     assert isinstance(stage, int) and isinstance(expires, int)
-    row = ShadowRow(_unpack_origin(cursor, stage), UnixMs(expires), bool(lost))
+    origin = _unpack_origin(cursor, stage)
+    if not cursor.at_end:
+        origin = replace(origin, traceparent=cursor.text())
     cursor.end()
-    return row
+    return ShadowRow(origin, UnixMs(expires), bool(lost))
 
 
 def pack_settlement(settlement: Settlement) -> bytes:

@@ -54,8 +54,12 @@ class Cursor:
         assert isinstance(name, bytes) and isinstance(number, int)
         return Incarnation(Name(name), number)
 
+    @property
+    def at_end(self) -> bool:
+        return self._at == len(self._data)
+
     def end(self) -> None:
-        if self._at != len(self._data):
+        if not self.at_end:
             raise Inconsistent("a row is longer than its format")
 
 
