@@ -22,6 +22,18 @@ KEPT_S = 2.0
 ENDING_S = 0.5
 """How long an answer may take to end whose last word has come."""
 
+TOGETHER_S = 0.008
+"""Pieces of many answers that come within this time are looked at together, and go on as one message, which
+is what costs. It is the most that a piece in the middle of an answer waits."""
+
+GATHERING_S = 0.001
+"""How long the first of them waits: an engine's step gives a piece to each of its answers."""
+
+MAX_HELD_BYTES = 4096
+"""Of one answer; what comes beyond it is looked at when it comes."""
+
+_ALIKE_BYTES = 24
+
 MAX_KEPT = 64
 MAX_UNREAD_BYTES = 2**20
 
@@ -42,6 +54,7 @@ class EngineStreams:
         self._head = f" HTTP/1.1\r\nhost: {parts.netloc.rpartition('@')[2]}\r\n"
         self._timeouts = timeouts
         self._idle: deque[_Connection] = deque()
+        self._together = _Together()
         self.kept = False
 
     async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -96,7 +109,10 @@ class EngineStreams:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self._timeouts.connect_s):
             _, connection = await loop.create_connection(
-                lambda: _Connection(loop, self._timeouts.idle_s), self._host, self._port, ssl=self._secure
+                lambda: _Connection(loop, self._timeouts.idle_s, self._together),
+                self._host,
+                self._port,
+                ssl=self._secure,
             )
         return connection
 
@@ -215,10 +231,30 @@ class Answer:
         self.wake()
 
 
+class _Together:
+    """Connections of which each holds a piece, until the time for all of them has come."""
+
+    def __init__(self) -> None:
+        self._holding: list[_Connection] = []
+        self._looked_at = float("-inf")
+
+    def add(self, connection: _Connection, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._holding:
+            left_s = self._looked_at + TOGETHER_S - loop.time()
+            loop.call_later(max(GATHERING_S, left_s), self._look, loop)
+        self._holding.append(connection)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._looked_at = loop.time()
+        holding, self._holding = self._holding, []
+        for connection in holding:
+            connection.look()
+
+
 class _Connection(asyncio.Protocol):
     """``idle_s`` bounds the silence of an answer that is awaited."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, idle_s: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, idle_s: float, together: _Together) -> None:
         self.answer: Answer | None = None
         self.idle_since = 0.0
         self.is_closed = False
@@ -230,10 +266,14 @@ class _Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._paused = False
         self._watch: asyncio.TimerHandle | None = None
+        self._together = together
+        self._held = self._ends_alike = b""
+        self._is_more = False
 
     def ask(self, request: bytes, streams: EngineStreams) -> Answer:
         self._parser = httptools.HttpResponseParser(self)
         self._head_bytes = 0
+        self._held = self._ends_alike = b""
         self._heard_at = self._loop.time()
         if self._watch is None:
             # One timer per connection that looks again, not one per piece.
@@ -268,6 +308,7 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.look()
         self.is_closed = True
         if self._watch is not None:
             self._watch.cancel()
@@ -283,6 +324,26 @@ class _Connection(asyncio.Protocol):
         return False
 
     def data_received(self, data: bytes) -> None:
+        if self._ends_alike and data.endswith(self._ends_alike):
+            # As the one before it, so not the end, which somebody may wait for; the first is not held.
+            may_wait, self._is_more = self._is_more, True
+            if may_wait and self.answer is not None and len(self._held) + len(data) <= MAX_HELD_BYTES:
+                if not self._held:
+                    self._together.add(self, self._loop)
+                self._held += data
+                return
+        else:
+            self._ends_alike, self._is_more = data[-_ALIKE_BYTES:], False
+        held, self._held = self._held, b""
+        self._hear(held + data if held else data)
+
+    def look(self) -> None:
+        """At what is held."""
+        held, self._held = self._held, b""
+        if held:
+            self._hear(held)
+
+    def _hear(self, data: bytes) -> None:
         answer = self.answer
         if answer is None:
             # Nobody asked: not a connection to be used again.
