@@ -39,6 +39,13 @@ class Probes:
 
     by_round: list[dict[Level, list[float]]]
 
+    @property
+    def alone_ms(self) -> float:
+        """The median of the probes that ran alone."""
+        return statistics.median(
+            ms for rows in self.by_round for level, each in rows.items() if not level.fills for ms in each
+        )
+
     def stretches(self, plan: Plan) -> dict[Level, Stretch]:
         """Each probe is compared with those alone in its own round, so that slow drift of the machine goes
         out. Levels with fewer rounds than two are left out."""

@@ -21,7 +21,7 @@ def document_of(
     machine: Machine,
     *,
     probe_tokens: int,
-    idle_ms: float,
+    alone_ms: float,
     at: UnixMs,
 ) -> dict[str, Any]:
     return {
@@ -32,7 +32,7 @@ def document_of(
             "kv_budget_tokens": machine.kv_budget_tokens,
         },
         "when": datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="seconds"),
-        "probe": {"tokens": probe_tokens, "idle_ms": round(idle_ms, 3)},
+        "probe": {"tokens": probe_tokens, "alone_ms": round(alone_ms, 3)},
         "samples": [
             {
                 "fills": one.level.fills,

@@ -20,6 +20,13 @@ PROBE_TOKENS: Final = (8, 256)
 FILL_PROBES: Final = 6
 """A fill says so many times what a probe does, and begins anew where that was not enough."""
 
+_WORDS: Final = (
+    "air all ask bad bed big box boy bus but buy can car cat cow cup day dog dry egg end eye far few fly for "
+    "fun get go good hat he her hot how ice in job key kid law leg let lot low man map may men new not now "
+    "oil old one our out own pay red run sea see set she sky son sun tax tea ten the top two use war way wet"
+)
+"""A token each to most tokenizers."""
+
 _SETTLE_S: Final = 0.1
 """An engine lets go of what was cut off within a step or two."""
 
@@ -52,7 +59,7 @@ Tell = Callable[[str, float], None]
 
 @dataclass(slots=True)
 class Prober:
-    """``context_tokens``: prompt and output of one request, 0: not known. ``idle_ms``: a probe alone."""
+    """``context_tokens``: prompt and output of one request, 0: not known."""
 
     engine: Engine
     clock: Clock
@@ -60,7 +67,6 @@ class Prober:
     context_tokens: int = 0
     probe_tokens: int = PROBE_TOKENS[0]
     words_per_token: float = 1.0
-    idle_ms: float = 0.0
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -74,16 +80,14 @@ class Prober:
         ProbeFailed."""
         few, most = PROBE_TOKENS
         await self._probe(few)
-        words = 8 * PROBE_WORDS
-        told = await self.engine.run(self._prompt(words), few, _nothing)
-        if told.prompt_tokens:
-            self.words_per_token = words / told.prompt_tokens
+        longer = await self.engine.run(self._prompt(3 * PROBE_WORDS), few, _nothing)
         short = await self._probe(few)
         long = await self._probe(4 * few)
+        if longer.prompt_tokens > short.prompt_tokens:
+            self.words_per_token = 2 * PROBE_WORDS / (longer.prompt_tokens - short.prompt_tokens)
         token_ms = max(0.01, (long.ms - short.ms) / (3 * few))
         left_ms = 1000 * probe_s - short.ms
         self.probe_tokens = min(most, max(few, few + round(left_ms / token_ms)))
-        self.idle_ms = (await self._probe(self.probe_tokens)).ms
 
     async def measure(self, plan: Plan, *, most_rounds: int, seconds: float, tell: Tell) -> Probes:
         """Rounds until they are enough or the time is over. Raises ProbeFailed."""
@@ -92,11 +96,16 @@ class Prober:
             rows: dict[Level, list[float]] = {}
             probes.by_round.append(rows)
             for level in levels:
-                spent = (self.clock.now() - begun) / seconds
-                if spent >= 1.0:
+                spent_s = self.clock.now() - begun
+                if spent_s >= seconds:
                     return probes
-                tell(f"round {number + 1}: a request beside {level.fills} fills", spent)
-                rows.setdefault(level, []).append(await self._beside(level))
+                tell(f"round {number + 1}: a request beside {level.fills} fills", spent_s / seconds)
+                try:
+                    async with asyncio.timeout(seconds - spent_s):
+                        found_ms = await self._beside(level)
+                except TimeoutError:
+                    return probes
+                rows.setdefault(level, []).append(found_ms)
             if number + 1 >= most_rounds:
                 return probes
         raise AssertionError("rounds are without end")
@@ -134,8 +143,8 @@ class Prober:
         return await self.engine.run(self._prompt(PROBE_WORDS), tokens, _nothing)
 
     def _prompt(self, words: int) -> str:
-        """Never the same twice, so that no prefix of it is cached."""
-        return " ".join(f"{self.chance.randrange(10_000):04d}" for _ in range(words))
+        """Hardly ever the same beginning, so that no prefix of it is cached."""
+        return " ".join(self.chance.choices(_WORDS.split(), k=words))
 
 
 def _nothing() -> None:

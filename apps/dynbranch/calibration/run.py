@@ -83,7 +83,7 @@ async def measure(engine: Engine, machine: Machine, wanted: Wanted, clock: Clock
         stretches,
         machine,
         probe_tokens=prober.probe_tokens,
-        idle_ms=prober.idle_ms,
+        alone_ms=probes.alone_ms,
         at=clock.unix_ms(),
     )
     notes = []

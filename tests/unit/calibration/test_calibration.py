@@ -85,6 +85,7 @@ async def test_the_file_says_what_was_measured_and_is_read_back() -> None:
     done = await calibrated()
     assert curves_from(done.document) == done.curves
     assert done.document["engine"]["slots"] == 4
+    assert done.document["probe"]["alone_ms"] == pytest.approx(8 * 125, rel=0.01)
     assert {row["fills"] for row in done.document["samples"]} == {0, 1, 2, 3}
     assert all(2 <= row["rounds"] <= Wanted().most_rounds for row in done.document["samples"])
 
@@ -99,7 +100,7 @@ async def test_a_probe_is_sized_to_the_engines_pace() -> None:
     engine = FormulaEngine(replace(PARAMETERS, decode_step_ms=5, sequence_ms=0), clock, probe_most=999)
     prober = Prober(engine, clock, Random(1))
     await prober.size(0.5)
-    assert 60 <= prober.probe_tokens <= 110 and prober.idle_ms == pytest.approx(500, rel=0.2)
+    assert 60 <= prober.probe_tokens <= 110
     assert prober.words_per_token == 1.0
     assert Prober(engine, clock, Random(1), context_tokens=64, probe_tokens=200).fill_tokens == 32
 
