@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from dynbranch.controller.core.branches.book import BranchBook
+from dynbranch.controller.core.branches.controls import DryRun
 from dynbranch.controller.core.branches.messages import Mark, Told
 from dynbranch.controller.core.branches.records import Branch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -47,6 +49,12 @@ class BranchMetrics:
                 ("expected_ms", "Of refused branches: what they were expected to return.", _MS),
             )
         }
+        self._rehearsed = Gauge(
+            "dynbranch_dryrun",
+            "What would have run ahead, all together: fills, consumed, saved_ms, used_ms, cost_ms.",
+            ("what",),
+            registry=registry,
+        )
         self._stages = Counter(
             "dynbranch_fill_stages",
             "Stages of fills by the state that they moved to.",
@@ -91,7 +99,10 @@ class BranchMetrics:
         )
 
     def watch(self, book: BranchBook) -> None:
-        filling = book.filling
+        filling, admission = book.filling, book.admission
+        if isinstance(admission, DryRun):
+            for what in ("fills", "consumed", "saved_ms", "used_ms", "cost_ms"):
+                self._rehearsed.labels(what).set_function(partial(getattr, admission.total, what))
         self._open.set_function(lambda: book.branches.unresolved)
         self._reserved.set_function(lambda: len(filling.reservations))
         self._workflows.set_function(lambda: len(book.workflows))

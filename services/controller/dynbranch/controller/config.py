@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from dynbranch.controller.core.branches.admission import PolicyName
+from dynbranch.controller.core.branches.controls import Controls
 from dynbranch.controller.core.branches.instances import Bounds
 from dynbranch.controller.core.branches.reservations import Placement, Quota
 from dynbranch.controller.core.journal import Limits
 from dynbranch.controller.predicting import DEADLINE_MS
 from dynbranch.controller.running import Timings
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings
+
+
+def _pairs(value: object) -> object:
+    """``name=value`` with commas, as a variable has it."""
+    if not isinstance(value, str):
+        return value
+    pairs = [pair.rpartition("=") for pair in value.split(",") if pair.strip()]
+    if not all(equals and name.strip() for name, equals, _ in pairs):
+        raise ValueError("write name=value, with commas between")
+    return {name.strip(): one.strip() for name, _, one in pairs}
 
 
 class ControllerSettings(BaseSettings):
@@ -25,6 +38,16 @@ class ControllerSettings(BaseSettings):
     policy: PolicyName = Field(
         PolicyName.PRICED, description="what runs ahead: priced, always, static or off"
     )
+    policies: Annotated[dict[str, PolicyName], BeforeValidator(_pairs)] = Field(
+        default_factory=dict, description="others, by type, @tenant or type@tenant: routing=always,@acme=off"
+    )
+    engine_s: float | None = Field(
+        None, ge=0, description="engine seconds that one tenant's fills may use an hour; none: no bound"
+    )
+    engine_s_of: Annotated[dict[str, float], BeforeValidator(_pairs)] = Field(
+        default_factory=dict, description="the same by tenant: acme=600,other=0"
+    )
+    dryrun: bool = Field(False, description="decide and record, and let nothing run ahead")
     learned: str = Field(
         "", description="file in which 'priced' keeps what it has learned; empty: it begins anew"
     )
@@ -55,6 +78,20 @@ class ControllerSettings(BaseSettings):
 
     def bounds(self) -> Bounds:
         return Bounds(workflow_ttl_s=self.workflow_ttl_s, branches=self.max_branches)
+
+    def controls(self) -> Controls:
+        return Controls(
+            policy=self.policy,
+            width=self.fills,
+            policies=self.policies,
+            engine_s=self.engine_s,
+            engine_s_of=self.engine_s_of,
+            dryrun=self.dryrun,
+        )
+
+    def prices(self) -> bool:
+        """Whether any branch is decided on by prices."""
+        return PolicyName.PRICED in (self.policy, *self.policies.values())
 
     def quota(self) -> Quota:
         return Quota(self.fill_slots, self.fill_tokens, self.fill_placement)

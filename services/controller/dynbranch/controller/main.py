@@ -16,9 +16,8 @@ from dynbranch.controller.branch_metrics import BranchMetrics
 from dynbranch.controller.branch_server import branch_service
 from dynbranch.controller.branching import Branching
 from dynbranch.controller.config import ControllerSettings
-from dynbranch.controller.core.branches.admission import PolicyName
 from dynbranch.controller.core.branches.book import BranchBook
-from dynbranch.controller.core.branches.priced import policy
+from dynbranch.controller.core.branches.controls import controlled
 from dynbranch.controller.core.journal import Journal
 from dynbranch.controller.core.pricing.gate import Gate
 from dynbranch.controller.core.pricing.prices import PriceCurves, curves_from
@@ -85,7 +84,7 @@ async def _branching(
     branching = await stack.enter_async_context(
         Branching(
             BranchBook(
-                policy(settings.policy, width=settings.fills, gate=gate),
+                controlled(settings.controls(), gate),
                 bounds=settings.bounds(),
                 quota=settings.quota(),
             ),
@@ -111,7 +110,7 @@ async def _gate(
 ) -> tuple[Gate, Coroutine[Any, Any, NoReturn] | None]:
     """The gate of the policy that prices, and what keeps it in its file."""
     fresh = partial(Gate, curves=_curves(settings), seed=settings.audit_seed, exact=settings.exact_order)
-    if not settings.learned or settings.policy is not PolicyName.PRICED:
+    if not settings.learned or not settings.prices():
         return fresh(), None
     learned = Learned(Path(settings.learned), clock)
     gate = await learned.gate(fresh)

@@ -76,10 +76,11 @@ class SelectionTold:
 
 @dataclass(frozen=True, slots=True)
 class BranchOver:
-    """``window_ms`` is None where the selection can not be told. ``recorded``: the decision stood already, so
-    that there was nothing to wait for."""
+    """``selections`` and ``window_ms`` are None where the selection can not be told. ``recorded``: the
+    decision stood already, so that there was nothing to wait for."""
 
     trial_id: TrialId
+    selections: tuple[str, ...] | None = None
     window_ms: float | None = None
     recorded: bool = False
 
@@ -111,12 +112,16 @@ class FillOver:
 
     trial_id: TrialId
     fill_id: FillId
-    workflow_type_id: str
+    coordinate: Coordinate
     stages: tuple[StageOver, ...]
     selected: bool | None
     consumed: bool
     saved_ms: float
     ran: bool
+
+    @property
+    def used_ms(self) -> float:
+        return sum(stage.used_ms for stage in self.stages)
 
 
 @dataclass(frozen=True, slots=True)

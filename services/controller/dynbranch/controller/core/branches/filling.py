@@ -346,7 +346,7 @@ class Filling:
         return FillOver(
             trial_id=fill.branch.trial_id,
             fill_id=fill.fill_id,
-            workflow_type_id=fill.branch.workflow.workflow_type_id,
+            coordinate=fill.branch.coordinate,
             stages=tuple(map(_stage_over, fill.stages)),
             selected=selected,
             consumed=fill.consumed,

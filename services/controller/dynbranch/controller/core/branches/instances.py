@@ -263,7 +263,7 @@ class OpenBranches:
             self._filling.discard(branch, _losers(branch, chosen), DiscardReason.LOST, out)
         recorded = how in RECORDED and branch.point.window is Window.DECODE and not branch.fills
         window_ms = (now - branch.opened) * 1000
-        self._admission.hear(BranchOver(branch.trial_id, window_ms, recorded), now)
+        self._admission.hear(BranchOver(branch.trial_id, chosen, window_ms, recorded), now)
         if branch.proposed:
             self._teach(branch, now, out)
         self.settle_if_over(branch, now, out)

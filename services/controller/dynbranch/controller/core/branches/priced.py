@@ -6,15 +6,10 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from dynbranch.controller.core.branches.admission import (
-    Admission,
-    Always,
     Asked,
     Decision,
     LoadView,
-    Off,
     Offered,
-    PolicyName,
-    Static,
     Verdict,
 )
 from dynbranch.controller.core.branches.experience import (
@@ -114,7 +109,7 @@ class LoadPriced:
             case SelectionTold(coordinate, chosen_by_rank):
                 pairs = [(SEEN if rank is None else rank, chosen) for rank, chosen in chosen_by_rank]
                 self.gate.select(class_of(coordinate), pairs)
-            case BranchOver(trial_id, window_ms, recorded):
+            case BranchOver(trial_id, _, window_ms, recorded):
                 if recorded:
                     self.gate.void(trial_id)
                 else:
@@ -128,18 +123,6 @@ class LoadPriced:
 
     def validate_state(self) -> None:
         self.gate.validate_state()
-
-
-def policy(name: PolicyName, *, width: int, gate: Gate | None = None) -> Admission:
-    match name:
-        case PolicyName.OFF:
-            return Off()
-        case PolicyName.ALWAYS:
-            return Always(width)
-        case PolicyName.STATIC:
-            return Static(width)
-        case PolicyName.PRICED:
-            return LoadPriced(gate or Gate(), width=width)
 
 
 def class_of(coordinate: Coordinate) -> ClassKey:
@@ -174,7 +157,7 @@ def _end(over: FillOver) -> FillEnd:
     return FillEnd(
         over.trial_id,
         over.fill_id,
-        over.workflow_type_id,
+        over.coordinate.workflow_type_id,
         stages,
         over.selected,
         over.consumed,
