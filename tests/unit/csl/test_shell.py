@@ -15,7 +15,7 @@ from dynbranch.csl.key_value import MemoryKeyValue, StoreFull
 from dynbranch.csl.metrics import StoreCollector
 from dynbranch.csl.shell import Shell
 from dynbranch.domain.errors import StoreFailed
-from dynbranch.domain.fills import BeginFill, FillGranted, FillOutcome
+from dynbranch.domain.fills import BeginFill, DiscardFills, DiscardReason, FillGranted, FillOutcome
 from dynbranch.domain.ids import DemandId, GenerationId, RecordId
 from dynbranch.domain.reuse import (
     PURE,
@@ -185,6 +185,22 @@ async def test_a_leave_that_does_not_fit_on_the_disk_is_not_given(
     disk.apply_error = None
     assert isinstance(await begin("g"), FillGranted)
     assert not [*shell.library.violations(disk)]
+
+
+@pytest.mark.promise("I2")
+async def test_a_loss_that_did_not_fit_on_the_disk_names_what_runs_when_it_is_asked_again(
+    shell: Shell, disk: Disk
+) -> None:
+    intended = GenerationRef(GenerationId(b"g" * 16), "agent:1")
+    begun = await shell.begin_fill(BeginFill(origin_of("f"), name_of("a"), Identity(), PURE, intended))
+    assert isinstance(begun, FillGranted)
+    lost = DiscardFills((origin_of("f").fill_id,), DiscardReason.LOST)
+    disk.apply_error = StoreFull("No space left on device")
+    with pytest.raises(StoreFull):
+        await shell.discard_fills(lost)
+    assert isinstance(await demand(shell, "a"), Miss)
+    disk.apply_error = None
+    assert (await shell.discard_fills(lost)).abort == (begun.lease.generation,)
 
 
 async def test_housekeeping_makes_commits_durable(shell: Shell, disk: Disk, clock: ManualClock) -> None:

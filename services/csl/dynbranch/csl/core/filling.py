@@ -384,8 +384,11 @@ def discard(memory: Memory, event: DiscardFills, view: View, now: Moment) -> Dec
         for live in memory.leases.of_fill(fill):
             origin = live.lease.fill
             assert origin is not None
-            if live.is_fill and memory.leases.close(live, reason):
-                abort.append(live.lease.generation)
+            if not live.is_fill:
+                continue
+            # Also what was closed before: the answer to that may not have arrived.
+            abort.append(live.lease.generation)
+            if memory.leases.close(live, reason):
                 closed = SettlementKind.DISCARDED, origin, live.lease.name, now
                 settlements.append(settlement(*closed, generation=live.lease.generation, reason=reason))
         for name in memory.shadows.of_fill(fill):
