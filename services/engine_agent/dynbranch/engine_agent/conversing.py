@@ -27,7 +27,7 @@ from opentelemetry import context as otel_context
 
 _log = logging.getLogger(__name__)
 
-COMPANY_S = 0.005
+COMPANY_S = 0.007
 """The shortest time between two messages of which nothing is urgent."""
 
 APART_PER_CALL_S = 0.0002
