@@ -26,7 +26,7 @@ class Learned:
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock
-        self._writing = asyncio.Lock()
+        self._writes = 0
 
     async def gate(self, fresh: Callable[[], Gate]) -> Gate:
         """With what stands in the file. What can not be read is set aside, and said."""
@@ -50,12 +50,13 @@ class Learned:
 
     async def write(self, gate: Gate) -> None:
         """Admission goes on without it: what can not be written is said."""
-        snapshot = snapshot_of(gate)
-        async with self._writing:
-            try:
-                await asyncio.to_thread(_write, self._path, snapshot)
-            except OSError as problem:
-                _log.warning("what admission has learned could not be written: %s", problem)
+        self._writes += 1
+        # One that was cancelled may still be at work on the other.
+        draft = self._path.with_name(f"{self._path.name}.draft{self._writes % 2}")
+        try:
+            await asyncio.to_thread(_write, self._path, draft, snapshot_of(gate))
+        except OSError as problem:
+            _log.warning("what admission has learned could not be written: %s", problem)
 
 
 def _read(path: Path) -> str:
@@ -64,8 +65,7 @@ def _read(path: Path) -> str:
     return path.read_text()
 
 
-def _write(path: Path, snapshot: object) -> None:
-    draft = path.with_name(path.name + ".draft")
+def _write(path: Path, draft: Path, snapshot: object) -> None:
     draft.parent.mkdir(parents=True, exist_ok=True)
     with draft.open("w") as file:
         json.dump(snapshot, file, separators=(",", ":"))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import FrameType
 
 import pytest
+from dynbranch.controller.core.branches.admission import Admission, Always
 from dynbranch.controller.core.branches.instances import Bounds
 from dynbranch.controller.core.branches.messages import (
     CandidatesProposed,
@@ -18,7 +19,10 @@ from dynbranch.controller.core.branches.messages import (
     StageEnded,
     StagePrepared,
 )
+from dynbranch.controller.core.branches.priced import LoadPriced
 from dynbranch.controller.core.branches.reservations import Quota
+from dynbranch.controller.core.pricing.constants import Constants
+from dynbranch.controller.core.pricing.gate import Gate
 from dynbranch.domain.fills import SettlementKind
 from dynbranch.domain.ids import GenerationId, Instant
 from dynbranch.domain.reuse import GenerationRef
@@ -45,9 +49,14 @@ def counted() -> Iterator[Callable[[], int]]:
         gc.enable()
 
 
-def calls_beside(others: int) -> int:
+def priced() -> Admission:
+    """With room for all the cold trials."""
+    return LoadPriced(Gate(constants=Constants(cold_trials=5000)), width=3)
+
+
+def calls_beside(others: int, admission: Admission) -> int:
     """A branch from its opening to its settlement, beside so many open ones with a running fill each."""
-    scene = Scene(routed(then=("work",)), bounds=Bounds(branches=5000), slots=5000, quota=Quota())
+    scene = Scene(routed(then=("work",)), admission, bounds=Bounds(branches=5000), slots=5000, quota=Quota())
     # Checking the whole book is what costs: here it is left out.
     scene.book.validate_state = lambda: None  # type: ignore[method-assign]
     for number in range(others):
@@ -74,5 +83,8 @@ def calls_beside(others: int) -> int:
 
 
 @pytest.mark.promise("C2.cost")
-def test_resolving_and_settling_cost_the_same_beside_a_thousand_branches() -> None:
-    assert calls_beside(1000) == calls_beside(1)
+@pytest.mark.parametrize("admission", [lambda: Always(3), priced], ids=["always", "priced"])
+def test_resolving_and_settling_cost_the_same_beside_a_thousand_branches(
+    admission: Callable[[], Admission],
+) -> None:
+    assert calls_beside(1000, admission()) == calls_beside(1, admission())

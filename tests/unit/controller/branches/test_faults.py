@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
 from dynbranch.controller.core.branches.instances import Bounds
+from dynbranch.controller.core.branches.lifecycle import FILL_ENDS
 from dynbranch.controller.running import Timings
 from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.fake import FakeCsl
@@ -24,19 +25,27 @@ PLACES = {
     "before discard_fills", "after discard_fills", "before abort", "after abort",
 }  # fmt: skip
 
+ENDED = {state.value for state in FILL_ENDS}
+
 
 async def life(there: World) -> None:
     """Two candidates; the loser still runs when the winner is told, and the harness demands what it won."""
     there.gates["Go right"] = asyncio.Event()
     there.arrive("r1", "left", "right")
-    with suppress(TimeoutError):
-        async with asyncio.timeout(1.0):
-            await there.until(lambda: there.states().get("right") == ["running"])
-            await there.until(lambda: there.states().get("left") == ["shadow", "shadow"])
+    # Until both stand so, or the fault has ended what there was of them.
+    await there.until(lambda: came_to(there, "right", ["running"]))
+    await there.until(lambda: came_to(there, "left", ["shadow", "shadow"]))
     there.answer("r1", "left")
     await there.demand("Go left", may_execute=False)
     await there.demand("Sum up: done: Go left", may_execute=False)
     await there.until(lambda: there.view["state"] == "settled")
+
+
+def came_to(there: World, selection: str, states: list[str]) -> bool:
+    if there.view["state"] not in ("opening", "open"):
+        return True
+    now = there.states().get(selection, [])
+    return now == states or any(state in ENDED for state in now)
 
 
 async def with_a_fault(folder: Path, chaos: Chaos) -> None:
@@ -73,5 +82,12 @@ async def test_a_fault_at_every_await_leaves_nothing_reserved(tmp_path: Path, fa
     async with asyncio.TaskGroup() as group:
         for number, chaos in enumerate(every):
             group.create_task(one(number, chaos))
-    # Later times may never come: a fault changes what follows it.
-    assert {chaos.place for chaos in every if chaos.struck} == PLACES
+    # Later times may never come: a fault changes what follows it. On a busy machine a branch may be over
+    # before it comes to a place: that one is tried alone.
+    struck = {chaos.place for chaos in every if chaos.struck}
+    for place in sorted(PLACES - struck):
+        chaos = Chaos(fault, place)
+        for time in count():
+            await with_a_fault(tmp_path / f"{place} alone {time}", chaos)
+            if chaos.struck:
+                break

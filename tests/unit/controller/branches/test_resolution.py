@@ -58,6 +58,25 @@ def test_the_losers_of_an_exclusive_branch_are_discarded_and_the_winner_goes_on(
     assert branch.abort_ms == [3.0]
 
 
+@pytest.mark.promise("I4")
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [(SettlementKind.SERVED, FillState.SERVED_ONLY), (SettlementKind.FAILED, FillState.FAILED)],
+)
+def test_an_adopted_stage_that_was_not_stored_is_over_as_soon_as_the_store_says_so(
+    kind: SettlementKind, state: FillState
+) -> None:
+    scene = Scene(routed(then=("work",)))
+    branch = opened(scene, "a")
+    fill = branch.fills["a"]
+    key = scene.run(fill)
+    scene.settle(fill.stages[0], fill, SettlementKind.ADOPTED, by=WORKFLOW)
+    scene.end(key, Ending.ABORTED)
+    assert branch.state is BranchState.RESOLVED
+    scene.settle(fill.stages[0], fill, kind, reason="lease_closed")
+    assert fill.stages[0].state is state and branch.state is BranchState.SETTLED
+
+
 def sharing(scene: Scene, *ranked: str, then: Ending = Ending.JOINED) -> tuple[Branch, list[Fill]]:
     """All candidates lead to one request. The first runs it; the others find it running."""
     branch = opened(scene, *ranked)
