@@ -33,6 +33,7 @@ AS_TOLD = {
     SettlementKind.CONFIRMED: frozenset({FillState.CONFIRMED, FillState.SERVED_ONLY}),
     # Its end may have been heard before that a demand had taken it over.
     SettlementKind.SERVED: frozenset({FillState.SERVED_ONLY, FillState.ABORTED}),
+    SettlementKind.FAILED: frozenset({FillState.FAILED, FillState.ABORTED, FillState.REFUSED}),
 }
 ONCE_PER_SHADOW = frozenset(
     {SettlementKind.PROMOTED, SettlementKind.CONSUMED, SettlementKind.DISCARDED, SettlementKind.STALE}
@@ -166,10 +167,9 @@ def _is_lost(branch: Branch, fill: Fill) -> bool:
 
 
 def _waits(world: BranchWorld, stage: StageRun) -> bool:
-    """Of what failed or was aborted after a demand took it over, the store tells nothing more: the book lets
-    go of it in time."""
-    ended_badly = world.failures > 0 or world.expired
-    return stage.state is FillState.ADOPTED and not stage.active and ended_badly
+    """Of what a demand took over and whose lease then ran out, the store tells nothing more: the book lets go
+    of it in time."""
+    return stage.state is FillState.ADOPTED and not stage.active and world.expired
 
 
 def _is_gone(world: BranchWorld, fill: Fill, side: StoreSide, registry: Registry) -> None:

@@ -159,7 +159,7 @@ class CslNode(Node):
             respond(unknown)
 
     def release(self, event: ReleaseLeases, respond: Respond[None]) -> None:
-        self._do(lambda: self.library.release_leases(event), respond)
+        self._do(lambda: self.library.release_leases(event, self.rows, self._moment()), respond)
         self._trace.note(self.name, "released", *event.lease_ids)
         self.book.ended(event.lease_ids)
         respond(None)

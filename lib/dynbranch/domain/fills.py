@@ -106,7 +106,8 @@ class DiscardResult:
 
 class SettlementKind(Enum):
     """One change of one stage of a fill. STALE: a write felled the shadow or closed the lease. SERVED: what
-    was adopted is not stored, and serves nobody but those who followed it. Rows number them by this order."""
+    was adopted is not stored, and serves nobody but those who followed it. FAILED: what was adopted came to
+    nothing. Rows number them by this order."""
 
     SHADOWED = "shadowed"
     PROMOTED = "promoted"
@@ -116,6 +117,7 @@ class SettlementKind(Enum):
     DISCARDED = "discarded"
     STALE = "stale"
     SERVED = "served"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)

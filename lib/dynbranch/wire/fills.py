@@ -154,6 +154,7 @@ _KINDS: tuple[tuple[SettlementKind, pb.SettlementKind.ValueType], ...] = (
     (SettlementKind.DISCARDED, pb.SETTLEMENT_KIND_DISCARDED),
     (SettlementKind.STALE, pb.SETTLEMENT_KIND_STALE),
     (SettlementKind.SERVED, pb.SETTLEMENT_KIND_SERVED),
+    (SettlementKind.FAILED, pb.SETTLEMENT_KIND_FAILED),
 )
 
 

@@ -43,6 +43,8 @@ class _SettlementKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Settle
     """A write felled the shadow or closed the lease: abort the execution."""
     SETTLEMENT_KIND_SERVED: _SettlementKind.ValueType  # 8
     """An adopted execution completed and was not stored: a record was written meanwhile, or a sampled stage ended."""
+    SETTLEMENT_KIND_FAILED: _SettlementKind.ValueType  # 9
+    """An adopted execution ended without a result: its engine failed, or it was aborted."""
 
 class SettlementKind(_SettlementKind, metaclass=_SettlementKindEnumTypeWrapper): ...
 
@@ -63,6 +65,8 @@ SETTLEMENT_KIND_STALE: SettlementKind.ValueType  # 7
 """A write felled the shadow or closed the lease: abort the execution."""
 SETTLEMENT_KIND_SERVED: SettlementKind.ValueType  # 8
 """An adopted execution completed and was not stored: a record was written meanwhile, or a sampled stage ended."""
+SETTLEMENT_KIND_FAILED: SettlementKind.ValueType  # 9
+"""An adopted execution ended without a result: its engine failed, or it was aborted."""
 Global___SettlementKind: _TypeAlias = SettlementKind  # noqa: Y015
 
 @_typing.final

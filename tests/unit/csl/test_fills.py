@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dynbranch.csl.core.events import AcknowledgeSettlements, SweepShadows
+from dynbranch.csl.core.events import AcknowledgeSettlements, ReleaseLeases, SweepShadows
 from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.fake import SteppedLibrary, name_of, origin_of
 from dynbranch.domain.errors import InvalidRequest
@@ -350,6 +350,18 @@ def test_a_running_sampled_fill_is_taken_by_one_demand_and_never_stored(library:
     assert isinstance(library.commit(begun.lease, level=Level.SAMPLED), Refused)
     assert library.demand("a", once=True) == Miss(None)
     assert kinds(library) == [K.CONSUMED, K.SERVED]
+
+
+@pytest.mark.promise("C2.settlement_outbox")
+def test_an_adopted_fill_that_comes_to_nothing_is_told(library: SteppedLibrary) -> None:
+    leases = [granted(library.begin_fill(what, what)).lease for what in ("a", "b")]
+    assert isinstance(library.demand("a"), Live)
+    library.handle(ReleaseLeases(tuple(lease.lease_id for lease in leases)))
+    assert [(one.kind, one.name) for one in library.settlements()] == [
+        (K.ADOPTED, name_of("a")),
+        (K.FAILED, name_of("a")),
+    ]
+    assert library.library.memory.leases.fills == 0
 
 
 @pytest.mark.promise("C2.settlement_outbox")

@@ -132,7 +132,8 @@ class Shell:
         return self._do(lambda: self.library.renew_leases(event, self._moment()))
 
     async def release_leases(self, leases: Sequence[LeaseId]) -> None:
-        self._do(lambda: self.library.release_leases(ReleaseLeases(tuple(leases))))
+        event = ReleaseLeases(tuple(leases))
+        self._do(lambda: self.library.release_leases(event, self._store, self._moment()))
 
     async def begin_fill(self, fill: BeginFill) -> FillOutcome:
         self._check()

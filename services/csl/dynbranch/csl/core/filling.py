@@ -411,6 +411,21 @@ def discard(memory: Memory, event: DiscardFills, view: View, now: Moment) -> Dec
     return Decision(DiscardResult(tuple(abort), discarded, immune), transaction.batch())
 
 
+def came_to_nothing(memory: Memory, released: Sequence[LeaseRow], view: View, now: Moment) -> Decision[None]:
+    """Of these executions no result comes any more. A fill's own run tells its end, unless it was adopted."""
+    failed = [
+        settlement(SettlementKind.FAILED, row.lease.fill, row.lease.name, now)
+        for row in released
+        if row.lease.fill is not None and row.adopted_by is not None
+    ]
+    if not failed:
+        return Decision(None)
+    transaction = Transaction(view)
+    meta = settle(memory, transaction, graph.guarded_meta(transaction), *failed)
+    transaction.put(rows.META, rows.pack_meta(meta))
+    return Decision(None, transaction.batch())
+
+
 def sweep(memory: Memory, view: View, now: Moment) -> Decision[int]:
     """Take away some shadows that are lost or too old, as eviction does. Replies how many went."""
     if not memory.may_take_away:

@@ -91,7 +91,7 @@ class Library:
             case RenewLeases():
                 return self.renew_leases(event, now)
             case ReleaseLeases():
-                return self.release_leases(event)
+                return self.release_leases(event, view, now)
             case Write():
                 return self.write(event, view, now)
             case BeginEpoch():
@@ -200,10 +200,9 @@ class Library:
             frozenset(one for one in event.lease_ids if not self.memory.leases.renew(one, deadline))
         )
 
-    def release_leases(self, event: ReleaseLeases) -> Decision[None]:
-        for lease_id in event.lease_ids:
-            self.memory.leases.drop(lease_id)
-        return Decision(None)
+    def release_leases(self, event: ReleaseLeases, view: View, now: Moment) -> Decision[None]:
+        dropped = [self.memory.leases.drop(lease_id) for lease_id in event.lease_ids]
+        return filling.came_to_nothing(self.memory, [row for row in dropped if row is not None], view, now)
 
     def _expire(self, now: Instant) -> None:
         self.memory.counters.expired_leases += self.memory.leases.expire(now)

@@ -54,6 +54,7 @@ _PATHS: dict[SettlementKind, tuple[FillMove, ...]] = {
     SettlementKind.DISCARDED: (FillMove.ABORT, FillMove.DISCARD),
     SettlementKind.STALE: (FillMove.ABORT, FillMove.DISCARD),
     SettlementKind.SERVED: (FillMove.ADOPT, FillMove.SERVE),
+    SettlementKind.FAILED: (FillMove.ADOPT, FillMove.FAIL),
 }
 
 DEMANDED = frozenset({SettlementKind.PROMOTED, SettlementKind.ADOPTED, SettlementKind.CONSUMED})
