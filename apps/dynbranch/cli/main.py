@@ -328,6 +328,30 @@ def traces(
     show_trace(file, trace, as_json=json)
 
 
+export_app = typer.Typer(help="What a running stack has decided on, as files.")
+app.add_typer(export_app, name="export", no_args_is_help=True)
+
+
+@export_app.command(name="admissions")
+@for_people
+def export_admissions(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="JSON lines, a snapshot each.", dir_okay=False)
+    ] = Path("admissions.jsonl"),
+    price_curve: Annotated[
+        Path | None, typer.Option(help="The controller's curve file, where it has one.", dir_okay=False)
+    ] = None,
+    controller: Annotated[
+        str, typer.Option(help="host:port of the controller, which knows more branches than gateways list.")
+    ] = "",
+    gateway: Gateway = None,
+) -> None:
+    """What the newest branches' candidates were priced on, for 'bench admission --data FOLDER'."""
+    from dynbranch.cli.export_command import export_admissions as export
+
+    export(output, gateway, controller, price_curve)
+
+
 template_app = typer.Typer(help="Templates of workflow types: check one, or have one proposed.")
 app.add_typer(template_app, name="template", no_args_is_help=True)
 
