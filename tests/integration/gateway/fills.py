@@ -147,10 +147,19 @@ def fill_order(lease: Lease, body: bytes) -> GenerationOrder:
 
 @asynccontextmanager
 async def running_fill(
-    world: World, body: bytes, *, number: int = 1, once: bool = False, scope: ReadScope = PURE
+    world: World,
+    body: bytes,
+    *,
+    number: int = 1,
+    once: bool = False,
+    scope: ReadScope = PURE,
+    traceparent: str = "",
 ) -> AsyncIterator[RunningFill]:
     """Within, a controller follows it; it may have ended."""
-    lease = await granted(world.csl.inner, await name_of(world, body), number=number, once=once, scope=scope)
+    name = await name_of(world, body)
+    lease = await granted(
+        world.csl.inner, name, number=number, once=once, scope=scope, traceparent=traceparent
+    )
     agent: EngineAgent = world.agents["model-a:1"]
     events = agent.generate(fill_order(lease, body), idle_s=60)
 

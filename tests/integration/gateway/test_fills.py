@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from dynbranch.domain.fills import DiscardFills, DiscardReason, SettlementKind
 from dynbranch.domain.ids import RecordId
 from dynbranch.domain.reuse import DeclaredRead, ReadScope
 from dynbranch.engine_agent.fake import Script, text_chunks
+from dynbranch.runtime import telemetry
 from integration.gateway.fills import (
     ACT,
     DRAW,
@@ -24,6 +26,8 @@ from integration.gateway.fills import (
     templated,
 )
 from integration.gateway.world import Answer, Plan, World, eventually, running_world
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
 BRANCH = (b"b" * 16).hex()
 STREAMED = request("Do red", stream=True)
@@ -74,6 +78,45 @@ async def test_a_running_fill_is_taken_over_and_followed(world: World, body: byt
         assert kinds(await settled(world)) == [SettlementKind.ADOPTED, SettlementKind.CONFIRMED]
         assert (await serve(world, ACT)).outcome == "hit"
     assert len(world.engine.orders) == 1
+
+
+class Kept(SpanExporter):
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.spans += spans
+        return SpanExportResult.SUCCESS
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["adopted", "promoted"])
+async def test_who_is_served_by_a_fill_links_to_it(running: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, provider = Kept(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    monkeypatch.setattr(telemetry, "tracer", provider.get_tracer)
+    gate = asyncio.Event()
+    async with running_world(Plan()) as world:
+        world.engine.writer = lambda order: Script(gate=gate)
+        span = f"00-{'a' * 32}-{'b' * 16}-01"
+        async with running_fill(world, ACT, traceparent=span) as fill:
+            if not running:
+                gate.set()
+                await fill.ended()
+            caller = {**WORKFLOW, "traceparent": f"00-{'c' * 32}-{'d' * 16}-01"}
+            served = asyncio.create_task(serve(world, ACT, **caller))
+            if running:
+                await taken_over(world)
+                gate.set()
+            assert (await served).outcome == ("adopted" if running else "promoted")
+    [link] = [
+        link
+        for one in kept.spans
+        if one.name == ("attach" if running else "promotion")
+        for link in one.links
+        if link.context.trace_id == int("a" * 32, 16)
+    ]
+    assert link.context.span_id == int("b" * 16, 16)
+    provider.shutdown()
 
 
 @pytest.mark.promise("C2.adoption")

@@ -15,6 +15,8 @@ from dynbranch.domain.ids import BranchId, RecordId
 from dynbranch.domain.reuse import Hit, Live, Miss
 from dynbranch.naming.chunks import decode_payload
 from dynbranch.rendering.outputs import output_of
+from dynbranch.runtime import telemetry
+from opentelemetry.sdk.trace import TracerProvider
 from unit.controller.branches.chaos import Chaos, Fault, FaultyStore
 from unit.controller.branches.world import WHO, World, put_template, world
 
@@ -45,6 +47,20 @@ async def test_a_chain_runs_ahead_and_each_stage_is_promoted_by_its_own_demand(t
             ("left", True),
             ("right", False),
         ]
+
+
+async def test_the_store_is_told_the_span_of_a_fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(telemetry, "tracer", provider.get_tracer)
+    async with world(tmp_path) as there:
+        there.arrive("r1", "left")
+        await shadowed(there, "left")
+        first = await there.demand("Go left")
+        second = await there.demand("Sum up: done: Go left")
+    assert isinstance(first, Hit) and first.promoted is not None and first.promoted.traceparent
+    assert isinstance(second, Hit) and second.promoted is not None
+    assert second.promoted.traceparent == first.promoted.traceparent, "one fill, one span"
+    provider.shutdown()
 
 
 @pytest.mark.promise("I2")
