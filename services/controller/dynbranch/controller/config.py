@@ -55,6 +55,10 @@ class ControllerSettings(BaseSettings):
         "", description="prices of the engines, a file of 'dynbranch calibrate'; empty: the built-in ones"
     )
     audit_seed: int = Field(0, ge=0, lt=2**63, description="which refused work runs all the same")
+    action0: bool = Field(True, description="whether 'priced' refuses branches; false: for comparison")
+    fixed_threshold: float | None = Field(
+        None, ge=0, lt=1, description="probability above which a candidate runs, instead of its price"
+    )
     exact_order: bool = Field(False, description="order up to 6 candidates exactly, not by repricing")
     fills: int = Field(3, ge=1, description="fills a branch, beside one for a choice that shows in a decode")
     fill_slots: int = Field(0, ge=0, description="fills on one engine; 0: the agent's own limit alone")

@@ -109,7 +109,14 @@ async def _gate(
     settings: ControllerSettings, clock: Clock, stack: AsyncExitStack
 ) -> tuple[Gate, Coroutine[Any, Any, NoReturn] | None]:
     """The gate of the policy that prices, and what keeps it in its file."""
-    fresh = partial(Gate, curves=_curves(settings), seed=settings.audit_seed, exact=settings.exact_order)
+    fresh = partial(
+        Gate,
+        curves=_curves(settings),
+        seed=settings.audit_seed,
+        exact=settings.exact_order,
+        judges=settings.action0,
+        fixed_threshold=settings.fixed_threshold,
+    )
     if not settings.learned or not settings.prices():
         return fresh(), None
     learned = Learned(Path(settings.learned), clock)

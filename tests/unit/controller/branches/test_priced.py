@@ -230,7 +230,10 @@ async def test_beside_the_store_and_the_agent_it_learns_what_was_saved(tmp_path:
             view = await there.settled()
             assert view["gate"]["opens"] and view["gate"]["reason"] == "one of the first trials"
         assert [(c["admitted"], c["reason"]) for c in view["candidates"]] == [(True, "worth its price")] * 2
-        assert all({"probability", "threshold", "utility_ms"} <= c.keys() for c in view["candidates"])
+        assert all(
+            {"probability", "threshold", "utility_ms"} <= c["price"].keys() for c in view["candidates"]
+        )
+        assert {"expected_ms", "trials"} <= view["gate"]["price"].keys()
         (kind,) = gate.estimates.classes
         known = gate.estimates.classes[kind]
         assert kind.multi_stage and known.gain.weight > 2.5 and known.use.yes > 2.5

@@ -170,6 +170,15 @@ def test_what_is_lost_grows_ever_more_slowly_and_less_than_under_most_fixed_thre
     assert priced[-1] < sorted(fixed)[3]
 
 
+def test_without_action_0_every_branch_opens_and_with_a_fixed_threshold_prices_do_not_count() -> None:
+    town = Town(gate=Gate(judges=False, fixed_threshold=0.01), rho=1.5)
+    for _ in range(60):
+        _, decided = town.branch(False)
+        assert decided[0].admitted == (decided[0].probability > 0.01)
+    assert all(one.opens for one in town.opened)
+    assert town.gate.trials.pending == 0 and town.gate.classes.get(KEY).n == 60
+
+
 def test_audits_are_a_function_of_branch_and_level() -> None:
     ids = [BranchId(number.to_bytes(16, "big")) for number in range(4000)]
     opening = [is_audited(5, one, OPENING, 0.05) for one in ids]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from dynbranch.controller.core.pricing.fixed_threshold import order_fixed
 from dynbranch.controller.core.pricing.load import View
 from dynbranch.controller.core.pricing.ordering import (
     Priceable,
@@ -112,6 +113,22 @@ def test_no_room_no_engine_and_no_overlap_are_told_apart() -> None:
         "not worth its price",
         "worth its price",
     ]
+
+
+@given(found=candidates, view=views, needed=st.floats(0.0, 0.99))
+def test_a_fixed_threshold_heeds_room_and_no_price(found: list[Priceable], view: View, needed: float) -> None:
+    decided = order_fixed(found, {"e1": view}, CURVES, needed)
+    assert sorted(one.selection for one in decided) == sorted(one.selection for one in found)
+    by_name, now = {one.selection: one for one in found}, view
+    for priced in decided:
+        one = by_name[priced.selection]
+        if priced.admitted:
+            assert one.probability > needed and is_feasible(now, one.footprint)
+            now = now.with_fill(one.footprint.kv_share)
+    for priced in decided:
+        one = by_name[priced.selection]
+        assert priced.admitted or one.probability <= needed or not is_feasible(now, one.footprint)
+        assert priced.reason and priced.threshold == needed
 
 
 def test_the_better_engine_takes_it() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dynbranch.controller.core.branches.messages import PredictorAnswer
 from dynbranch.controller.core.branches.records import Branch, CandidateRecord, Fill, StageRun
 from dynbranch.domain.branches import BranchSummary
 from dynbranch.domain.ids import Instant
+
+MOST_ABREAST = 4
 
 
 def summary_of(branch: Branch) -> BranchSummary:
@@ -45,7 +48,7 @@ def view_of(branch: Branch, now: Instant) -> dict[str, Any]:
         "gate": {
             "opens": branch.decision.opens,
             "reason": branch.decision.reason,
-            **{name: value for name, value in branch.decision.numbers},
+            **_told(branch.decision.numbers),
         },
         "prediction": {
             "spent_ms": round(branch.spent_ms, 3),
@@ -90,8 +93,14 @@ def _candidate(one: CandidateRecord) -> dict[str, Any]:
         "reason": one.reason,
         "seen_in_decode": one.seen,
         "selected": one.selected,
-        **{name: value for name, value in one.numbers if name != "rank"},
+        **_told([(name, value) for name, value in one.numbers if name != "rank"]),
     }
+
+
+def _told(numbers: Sequence[tuple[str, float]]) -> dict[str, Any]:
+    """Many of them are a table of their own."""
+    rounded = {name: round(value, 4) for name, value in numbers}
+    return {"price": rounded} if len(rounded) > MOST_ABREAST else dict(rounded)
 
 
 def _fill(fill: Fill) -> dict[str, Any]:

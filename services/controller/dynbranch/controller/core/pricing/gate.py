@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from dynbranch.controller.core.pricing.audits import FILLING, OPENING, is_audited
 from dynbranch.controller.core.pricing.constants import Constants
 from dynbranch.controller.core.pricing.estimates import SEEN, Estimates, PricingClass
+from dynbranch.controller.core.pricing.fixed_threshold import order_fixed
 from dynbranch.controller.core.pricing.load import Envelope, Reading, View, view_of
-from dynbranch.controller.core.pricing.ordering import MOST_EXACT, Priceable, Priced, order, order_exactly
+from dynbranch.controller.core.pricing.ordering import (
+    MOST_EXACT,
+    Priceable,
+    Priced,
+    order,
+    order_exactly,
+)
 from dynbranch.controller.core.pricing.prices import Footprint, PriceCurves, prior_curves
 from dynbranch.controller.core.pricing.returns import Classes, ClassKey, Context, Score, context_of
 from dynbranch.controller.core.pricing.trials import FillAccount, Trials
@@ -84,7 +91,11 @@ class Gate:
         curves: PriceCurves | None = None,
         seed: int = 0,
         exact: bool = False,
+        judges: bool = True,
+        fixed_threshold: float | None = None,
     ) -> None:
+        """``judges``: whether Action 0 refuses anything. ``fixed_threshold`` stands in for p*. Both are for
+        comparison."""
         self.constants = constants or Constants()
         self.curves = curves or prior_curves()
         self.classes = Classes(self.constants)
@@ -95,6 +106,8 @@ class Gate:
         self._ends = 0
         self._seed = seed
         self._exact = exact
+        self._judges = judges
+        self._fixed_threshold = fixed_threshold
 
     # -- load ----------------------------------------------------------------------------------------------
 
@@ -142,6 +155,8 @@ class Gate:
     def _judge(self, branch_id: BranchId, key: ClassKey, x: Context) -> Opening:
         model, n0 = self.classes.get(key), self.constants.cold_trials
         n, pending = model.n, model.pending
+        if not self._judges:
+            return Opening(True, "every branch opens", x, model.score(x), n, pending)
         if n < n0:
             if n + pending >= n0:
                 return Opening(False, "its first trials are under way", x, _NOTHING, n, pending)
@@ -175,7 +190,9 @@ class Gate:
         candidates = [self._priceable(key, offer, readings, left_ms) for offer in known.values()]
         guesses = any(offer.rank != SEEN for offer in offers)
         audit = guesses and is_audited(self._seed, branch_id, FILLING, self.constants.audit_fill)
-        if self._exact and not audit and len(candidates) <= MOST_EXACT:
+        if self._fixed_threshold is not None:
+            decided = order_fixed(candidates, views, self.curves, self._fixed_threshold)
+        elif self._exact and not audit and len(candidates) <= MOST_EXACT:
             decided = order_exactly(candidates, views, self.curves)
         else:
             decided = order(candidates, views, self.curves, audit=audit)
