@@ -157,6 +157,16 @@ def test_a_lost_fill_that_runs_is_named_to_be_aborted_and_commits_nothing(librar
     assert isinstance(refused, Refused) and refused.reason is Refusal.LEASE_CLOSED
 
 
+@pytest.mark.promise("I4")
+def test_a_commit_that_comes_twice_is_settled_once(library: SteppedLibrary) -> None:
+    begun = granted(library.begin_fill("a", "f"))
+    assert isinstance(library.commit(begun.lease), Committed)
+    assert isinstance(library.commit(begun.lease), Committed)
+    hit = library.demand("a")
+    assert isinstance(hit, Hit) and hit.promoted == origin_of("f")
+    assert kinds(library) == [K.SHADOWED, K.PROMOTED]
+
+
 @pytest.mark.promise("C2.lost_never_promoted")
 def test_a_fill_that_begins_after_its_loss_is_refused(library: SteppedLibrary) -> None:
     library.discard("f")

@@ -212,13 +212,20 @@ class _Commit:
         executed = self._event.execution_ms
         if self._adopted is not None:
             self._append(SettlementKind.CONFIRMED, self._adopted, executed, "")
-        elif self._fill is not None and found is None:
+        elif self._fill is None:
+            return
+        elif found is None:
             self._append(SettlementKind.SHADOWED, self._fill, executed, "")
-        elif self._fill is not None:
+        elif not self._is_its_own(found):
             self._append(SettlementKind.DISCARDED, self._fill, executed, "already_there")
         else:
             return
         self._put_meta()
+
+    def _is_its_own(self, found: EntryRow) -> bool:
+        """Whether the shadow that stands is this very stage's: the commit came twice."""
+        shadow = self._memory.shadows.get(self._name) if found.is_shadow else None
+        return shadow is not None and shadow.origin == self._fill
 
     def _append(self, kind: SettlementKind, origin: FillOrigin, execution_ms: float, reason: str) -> None:
         self._meta = filling.settle(
