@@ -22,7 +22,7 @@ async def told(folder: Path, gate: Gate) -> dict[str, Any]:
     """A branch that was decided on beside the store's and the agent's twins."""
     async with world(folder, admission=LoadPriced(gate, width=3)) as there:
         there.arrive("r1", "left 1", "right 1")
-        await there.until(lambda: all("slot_s" in row for row in there.view["candidates"]) and there.states())
+        await there.until(lambda: all("price" in row for row in there.view["candidates"]) and there.states())
         return there.view
 
 
@@ -38,9 +38,11 @@ async def test_what_is_told_decides_alike(tmp_path: Path) -> None:
 def branch_of(**changed: float) -> dict[str, Any]:
     load = {"rho_h": 0.5, "rho": 0.5, "o_kv": 0.0, "backlog": 0.0, "slots": 4.0, "fill_slots": 2.0}
     held = {"slot_s": 2.0, "kv_share": 0.0, "kv_share_s": 0.0}
-    first = {"selection": "a", "probability": 0.9, "gain_ms": 4000.0, "cost_ms": 3600.0, "o_fill": 0.0}
-    second = {**first, "selection": "b", "o_fill": 0.5}
-    rows = [{**load, **held, **row, **changed} for row in (second, first)]
+    worth = {"probability": 0.9, "gain_ms": 4000.0, "cost_ms": 3600.0}
+    rows = [
+        {"selection": selection, "price": {**load, **held, **worth, "o_fill": o_fill, **changed}}
+        for selection, o_fill in (("b", 0.5), ("a", 0.0))
+    ]
     return {"candidates": [*rows, {"selection": "c", "reason": "no engine can run it"}]}
 
 
@@ -53,7 +55,7 @@ def test_the_first_view_is_the_emptiest() -> None:
 def test_branches_without_prices_and_with_others_are_told_apart() -> None:
     assert snapshot_of({"candidates": [{"selection": "c"}]}, STEEP) is None
     assert snapshot_of({"candidates": []}, STEEP) is None
-    with pytest.raises(OtherPrices, match=r"3600\.000 ms were told"):
+    with pytest.raises(OtherPrices, match=r"3600\.0 ms were told"):
         snapshot_of(branch_of(), prior_curves())
 
 
