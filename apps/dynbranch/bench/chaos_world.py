@@ -41,11 +41,12 @@ class Fault(Enum):
 
 @dataclass(slots=True)
 class Chaos:
-    """One fault, at the ``time``-th passing of a place of the ports, or at a step of the task itself."""
+    """One fault, at the ``time``-th passing of a place of the ports or at a step of the task. Place "":
+    nowhere."""
 
     fault: Fault
-    place: str
-    time: int
+    place: str = ""
+    time: int = 1
     passed: Counter[str] = field(default_factory=Counter)
     struck: bool = False
 
@@ -85,15 +86,16 @@ def plans() -> list[Callable[[], Chaos]]:
 
 
 class Faults:
-    """Which workflow a call is for. Who has no fault of its own meets none."""
+    """Which workflow a call is for. Who has no fault of its own meets ``others``, or none."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Chaos | None = None) -> None:
+        self.others = others
         self.by_workflow: dict[str, Chaos] = {}
         self.fills: dict[FillId, str] = {}
         self.generations: dict[GenerationId, str] = {}
 
     async def point(self, workflow: str, where: str, timeout_s: float) -> None:
-        chaos = self.by_workflow.get(workflow)
+        chaos = self.by_workflow.get(workflow, self.others)
         if chaos is not None:
             await chaos.point(where, timeout_s)
 

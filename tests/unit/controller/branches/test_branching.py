@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dynbranch.bench.chaos_world import Faults, FaultyStore
 from dynbranch.controller.core.branches.instances import Bounds
 from dynbranch.domain.errors import NotFound
 from dynbranch.domain.fills import Settlement
@@ -17,7 +18,6 @@ from dynbranch.naming.chunks import decode_payload
 from dynbranch.rendering.outputs import output_of
 from dynbranch.runtime import telemetry
 from opentelemetry.sdk.trace import TracerProvider
-from unit.controller.branches.chaos import Chaos, Fault, FaultyStore
 from unit.controller.branches.world import WHO, World, put_template, world
 
 OTHER = replace(WHO, workflow_id="w2")
@@ -261,8 +261,7 @@ class Deaf(FaultyStore):
 
 @pytest.mark.promise("I2")
 async def test_what_a_dead_controller_left_the_next_one_takes_away(tmp_path: Path) -> None:
-    nothing = Chaos(Fault.RAISE)
-    async with world(tmp_path, wrap_store=lambda store: Deaf(store, nothing)) as there:
+    async with world(tmp_path, wrap_store=lambda store: Deaf(store, Faults())) as there:
         there.arrive("r1", "left")
         while (await there.csl.stats(timeout_s=5)).shadows < 2:
             await asyncio.sleep(0.01)

@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from dynbranch.bench.chaos_world import Chaos, Fault, Faults, FaultyAgent, FaultyStore
 from dynbranch.controller.core.branches.instances import Bounds
 from dynbranch.controller.core.branches.lifecycle import FILL_ENDS
 from dynbranch.controller.running import Timings
@@ -14,7 +15,6 @@ from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.fake import FakeCsl
 from dynbranch.runtime.chance import new_id
 from dynbranch.runtime.clock import SystemClock
-from unit.controller.branches.chaos import Chaos, Fault, FaultyAgent, FaultyStore
 from unit.controller.branches.world import World, world
 
 TIMINGS = Timings(
@@ -50,14 +50,15 @@ def came_to(there: World, selection: str, states: list[str]) -> bool:
 
 async def with_a_fault(folder: Path, chaos: Chaos) -> None:
     csl = FakeCsl(clock=SystemClock(), new_id=new_id, limits=Limits(lease_ttl_ms=500))
+    faults = Faults(chaos)
     async with world(
         folder,
         csl=csl,
         bounds=Bounds(linger_s=0.2),
         timings=TIMINGS,
         expires_s=2.0,
-        wrap_store=lambda store: FaultyStore(store, chaos),
-        wrap_agent=lambda agent: FaultyAgent(agent, chaos),
+        wrap_store=lambda store: FaultyStore(store, faults),
+        wrap_agent=lambda agent: FaultyAgent(agent, faults),
     ) as there:
         await life(there)
         await there.empty()
