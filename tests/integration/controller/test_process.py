@@ -11,6 +11,7 @@ from contextlib import aclosing
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
 from dynbranch.clients.controller import GrpcController
 from dynbranch.domain.events import ArrivalSeen, EventBatch
 from dynbranch.domain.ids import DemandId, UnixMs
@@ -101,6 +102,50 @@ async def test_a_folder_of_templates_that_is_not_there_is_an_error() -> None:
     _, complaint = await process.communicate()
     assert process.returncode == 2
     assert b"DYNBRANCH_CONTROLLER_TEMPLATES: /nowhere is not a folder" in complaint
+
+
+async def served(**environ: str) -> tuple[int | None, bytes]:
+    """From its start until it is told to stop: how it ended, and what it said of trouble."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dynbranch.controller", env=clean(**environ), stdout=PIPE, stderr=PIPE
+    )
+    try:
+        assert process.stdout is not None
+        if await process.stdout.readline():
+            process.terminate()
+        _, complaints = await process.communicate()
+        return process.returncode, complaints
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.promise("C3.restart")
+async def test_what_admission_has_learned_is_written_when_it_stops_and_read_when_it_starts(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "learned.json"
+    environ = {"DYNBRANCH_CONTROLLER_CSL": "127.0.0.1:1", "DYNBRANCH_CONTROLLER_LEARNED": str(path)}
+    assert (await served(**environ))[0] == 0
+    written = json.loads(path.read_text())
+    assert written["version"] == 1
+    put(path, json.dumps({**written, "stages": [["routing", "work", 900.0, 1.0, 50.0, 1.0]]}))
+    assert (await served(**environ))[0] == 0
+    assert json.loads(path.read_text())["stages"] == [["routing", "work", 900.0, 1.0, 50.0, 1.0]]
+    put(path, '{"version": 99}')
+    ended, complaints = await served(**environ)
+    assert ended == 0 and b"version 99" in complaints and b"begins anew" in complaints
+    assert json.loads((tmp_path / "learned.json.unreadable").read_text()) == {"version": 99}
+
+
+async def test_a_price_curve_that_can_not_be_read_is_an_error(tmp_path: Path) -> None:
+    put(tmp_path / "curve.json", "[]")
+    ended, complaints = await served(
+        DYNBRANCH_CONTROLLER_CSL="127.0.0.1:1",
+        DYNBRANCH_CONTROLLER_PRICE_CURVE=str(tmp_path / "curve.json"),
+    )
+    assert ended == 2 and b"DYNBRANCH_CONTROLLER_PRICE_CURVE" in complaints and b"no object" in complaints
 
 
 def put(path: Path, text: str) -> None:

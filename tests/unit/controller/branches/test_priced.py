@@ -243,3 +243,22 @@ async def test_beside_the_store_and_the_agent_it_learns_what_was_saved(tmp_path:
         assert f"dynbranch_admission_probability_count{{{place}}} 6.0" in text
         assert f"dynbranch_admission_utility_ms_count{{{place}}} 6.0" in text
         await there.empty()
+
+
+@pytest.mark.parametrize("ms", [float("nan"), float("inf"), -5.0, 1e300])
+def test_a_number_that_is_none_spoils_nothing(ms: float) -> None:
+    played = Played()
+    scene = played.scene
+    scene.arrive("route", "r")
+    branch = scene.branch
+    scene.propose(branch, "a", "b")
+    a, b = branch.fills.values()
+    for fill in (a, b):
+        scene.end(scene.run(fill), Ending.STORED, ms=ms)
+        scene.settle(fill.stages[0], fill, SettlementKind.SHADOWED, ms=ms)
+    scene.answer("r", chosen=["a"])
+    scene.settle(a.stages[0], a, SettlementKind.PROMOTED, by=WORKFLOW, ms=ms)
+    scene.settle(b.stages[0], b, SettlementKind.DISCARDED, ms=ms)
+    assert branch.state is BranchState.SETTLED
+    played.gate.validate_state()
+    assert played.branch("a", chosen="a").decision.opens

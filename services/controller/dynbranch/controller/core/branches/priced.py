@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -33,6 +34,8 @@ from dynbranch.controller.core.pricing.load import Reading
 from dynbranch.controller.core.pricing.ordering import Priced
 from dynbranch.controller.core.pricing.returns import ClassKey
 from dynbranch.domain.ids import Instant
+
+HOUR_MS = 3_600_000.0
 
 Numbers = tuple[tuple[str, float], ...]
 
@@ -92,7 +95,7 @@ class LoadPriced:
             case EngineLost(address):
                 self.gate.lose(address)
             case StageExecuted(workflow_type_id, stage, execution_ms):
-                self.gate.estimates.executed(workflow_type_id, stage, execution_ms)
+                self.gate.estimates.executed(workflow_type_id, stage, _sane(execution_ms))
             case StageSized(workflow_type_id, stage, tokens):
                 self.gate.estimates.sized(workflow_type_id, stage, tokens)
             case TimeWent():
@@ -105,7 +108,7 @@ class LoadPriced:
     ) -> None:
         match news:
             case SetupSpent(trial_id, spent_ms):
-                self.gate.charge_setup(trial_id, spent_ms)
+                self.gate.charge_setup(trial_id, _sane(spent_ms))
             case SelectionTold(coordinate, chosen_by_rank):
                 pairs = [(SEEN if rank is None else rank, chosen) for rank, chosen in chosen_by_rank]
                 self.gate.select(class_of(coordinate), pairs)
@@ -115,7 +118,7 @@ class LoadPriced:
                 else:
                     self.gate.resolve(trial_id, now, window_ms=window_ms)
             case FillDemanded(trial_id, fill_id, stage, saved_ms):
-                self.gate.consume(trial_id, fill_id, stage, saved_ms)
+                self.gate.consume(trial_id, fill_id, stage, _sane(saved_ms))
             case FillOver():
                 self.gate.end_fill(_end(news))
             case _:
@@ -153,7 +156,15 @@ def _reading(engine: EngineLoad, coming: int) -> Reading:
 
 
 def _end(over: FillOver) -> FillEnd:
-    stages = tuple(StageUse(one.stage, one.used_ms, one.wait_ms, one.abandoned) for one in over.stages)
+    stages = tuple(
+        StageUse(
+            one.stage,
+            _sane(one.used_ms),
+            None if one.wait_ms is None else _sane(one.wait_ms),
+            one.abandoned,
+        )
+        for one in over.stages
+    )
     return FillEnd(
         over.trial_id,
         over.fill_id,
@@ -161,9 +172,14 @@ def _end(over: FillOver) -> FillEnd:
         stages,
         over.selected,
         over.consumed,
-        over.saved_ms,
+        _sane(over.saved_ms),
         over.ran,
     )
+
+
+def _sane(ms: float) -> float:
+    """What others measured is believed up to an hour: one number that is none would spoil all that follow."""
+    return min(HOUR_MS, max(0.0, ms)) if math.isfinite(ms) else 0.0
 
 
 def _opening_numbers(opening: Opening) -> Numbers:
