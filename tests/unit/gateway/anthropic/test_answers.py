@@ -78,6 +78,7 @@ def test_what_the_harness_is_told(told: Told) -> None:
     assert found == told.counts
 
 
+@pytest.mark.promise("H.messages")
 @pytest.mark.parametrize("step", [1, 3, 1000])
 @pytest.mark.parametrize("told", TOLD, ids=lambda told: told.name)
 def test_the_stream_is_the_whole_message(told: Told, step: int) -> None:

@@ -41,6 +41,7 @@ def test_no_case_stands_twice() -> None:
     assert len(names) == len(set(names)) >= 40
 
 
+@pytest.mark.promise("H.messages")
 @pytest.mark.parametrize(
     ("asks", "param"), REFUSED, ids=lambda value: value if isinstance(value, str) else ""
 )

@@ -96,6 +96,7 @@ def test_what_the_harness_is_told(told: Told) -> None:
     assert usage["total_tokens"] == fresh + cached + output
 
 
+@pytest.mark.promise("H.responses")
 @pytest.mark.parametrize("step", [1, 3, 1000])
 @pytest.mark.parametrize("told", TOLD, ids=lambda told: told.name)
 def test_the_stream_ends_in_the_whole_response(told: Told, step: int) -> None:

@@ -56,6 +56,7 @@ def test_no_case_stands_twice() -> None:
     assert len(names) == len(set(names)) >= 40
 
 
+@pytest.mark.promise("H.responses")
 @pytest.mark.parametrize(
     ("fields", "param"), REFUSED, ids=lambda value: value if isinstance(value, str) else ""
 )
