@@ -120,7 +120,8 @@ class Choice:
         delta = chunk.get("delta")
         delta = delta if isinstance(delta, dict) else {}
         self.role = self.role or delta.get("role")
-        touched = self._grow_texts(delta) or self._grow_calls(delta)
+        texts, calls = self._grow_texts(delta), self._grow_calls(delta)
+        touched = texts or calls
         beside = _present(chunk, _CHOICE_KEYS)
         if chunk.get("finish_reason") is not None:
             self.finish_reason = chunk["finish_reason"]

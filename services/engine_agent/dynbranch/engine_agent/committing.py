@@ -8,7 +8,8 @@ from dynbranch.domain.engine import GenerationOrder, WireProtocol
 from dynbranch.domain.ids import Digest
 from dynbranch.domain.reuse import Commit, Level
 from dynbranch.engine_agent.core.messages import CommitResult
-from dynbranch.naming.chunks import compact, encode_payload, output_digests, result_digest
+from dynbranch.naming.chunks import MalformedLog, compact, encode_payload, output_digests, result_digest
+from dynbranch.naming.completion import says_the_same
 from dynbranch.naming.content import body_digest
 
 
@@ -24,6 +25,8 @@ def commit_of(
         digests: tuple[Digest, ...] = (digest,)
     else:
         log = compact(items)
+        if not says_the_same(items, log):
+            raise MalformedLog("its recorded form would not say what the engine said")
         digest, digests = result_digest(log), output_digests(log)
         payload, label = encode_payload(log, origin), f"chat {order.target}"
     return Commit(
