@@ -5,21 +5,29 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 from dynbranch.calibration.engines import HttpEngine, found_by_agent, found_by_url, session_with
 from dynbranch.calibration.picture import can_draw, draw
+from dynbranch.calibration.plan import Machine
 from dynbranch.calibration.probing import ProbeFailed
 from dynbranch.calibration.run import Wanted, calibrate
 from dynbranch.cli.main import app
 from dynbranch.controller.core.pricing.prices import curves_from, prior_curves
+from dynbranch.engine_agent.core.registry import Limits
+from dynbranch.engine_agent.fake import FAKE_MODEL, ScriptedEngine
+from dynbranch.engine_agent.server import service
+from dynbranch.engine_agent.shell import Agent
 from dynbranch.enginemodel.parameters import BatchParameters
 from dynbranch.runtime.clock import SystemClock
+from dynbranch.runtime.server import GrpcServer
 from dynbranch.stub_engine.engine import StubEngine
 from dynbranch.stub_engine.faults import Fault, FaultKind
 from dynbranch.stub_engine.settings import StubSettings
 from typer.testing import CliRunner
+from unit.engine_agent.samples import StubCsl
 
 SLOWS = BatchParameters(
     decode_step_ms=2.0,
@@ -66,6 +74,34 @@ async def test_an_engine_is_found_by_its_url(stub: StubEngine) -> None:
             await found_by_url(stub.url, session)
     with pytest.raises(ProbeFailed, match="no engine agent"):
         await found_by_agent("127.0.0.1:9")
+
+
+@asynccontextmanager
+async def agent_of(engine: ScriptedEngine) -> AsyncIterator[str]:
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        limits = Limits(fill_kv_tokens=5000)
+        agent = await stack.enter_async_context(Agent(engine, StubCsl(clock), clock, limits=limits))
+        server = GrpcServer("127.0.0.1:0", [service(agent)], clock)
+        address = await server.start()
+        stack.push_async_callback(server.stop, 0.1)
+        await agent.until_ready()
+        yield address
+
+
+async def test_an_engine_is_found_through_its_agent(stub: StubEngine) -> None:
+    clock = SystemClock()
+    async with agent_of(ScriptedEngine(clock, slots=3, bypass_url=f"{stub.url}/v1")) as address:
+        found = await found_by_agent(address)
+    assert (found.url, found.busy) == (stub.url, 0)
+    assert found.machine == Machine(FAKE_MODEL.id, 3, 5000, FAKE_MODEL.context_tokens)
+    for engine in (
+        ScriptedEngine(clock, bypass_url=""),
+        ScriptedEngine(clock, models=(), bypass_url=stub.url),
+    ):
+        async with agent_of(engine) as address:
+            with pytest.raises(ProbeFailed, match=r"does not say where|serves no model"):
+                await found_by_agent(address)
 
 
 async def test_refusals_and_nonsense_are_told(stub: StubEngine) -> None:
