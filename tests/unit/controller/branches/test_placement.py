@@ -41,3 +41,16 @@ def test_what_is_demanded_burdens_an_engine_like_a_fill() -> None:
     reservations = two_engines(Placement.LEAST_LOADED)
     reservations.see(EngineSeen("e2", 4, 1, 0, fill_slots=4))
     assert [placed(reservations), placed(reservations)] == ["e1", "e2"]
+
+
+def test_a_full_engine_yields_to_the_one_at_which_the_fill_was_priced() -> None:
+    reservations = two_engines(Placement.PREFIX)
+    assert placed(reservations, "e1") == "e1"
+    key = StageKey(FillId(b"g"), 0)
+    assert reservations.place(key, ("e1", "e2"), BODY, 10, "e2") == "e1", "its prompt begins alike there"
+    reservations.see(EngineSeen("e1", 4, 4, 0, fill_slots=4))
+    key = StageKey(FillId(b"g"), 1)
+    assert reservations.place(key, ("e1", "e2"), BODY, 10, "e2") == "e2"
+    key = StageKey(FillId(b"g"), 2)
+    assert reservations.place(key, ("e1",), BODY, 10, "e2") == "e1", "it can not run there"
+    reservations.validate_state()

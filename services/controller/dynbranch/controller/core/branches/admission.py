@@ -70,12 +70,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of one candidate. ``numbers`` are what it was decided on, by name."""
+    """Of one candidate. ``numbers`` are what it was decided on, by name, ``engine`` where it was priced."""
 
     selection: str
     admitted: bool
     reason: str
     numbers: tuple[tuple[str, float], ...] = ()
+    engine: str = ""
 
 
 class Admission(Protocol):

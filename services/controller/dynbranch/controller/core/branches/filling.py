@@ -86,8 +86,11 @@ class Filling:
 
     # -- beginning -----------------------------------------------------------------------------------------
 
-    def begin(self, branch: Branch, selection: str, chain: tuple[str, ...], out: list[Effect]) -> Fill:
-        fill = Fill(fill_id_of(branch.branch_id, selection), branch, selection, chain, branch.context)
+    def begin(
+        self, branch: Branch, selection: str, chain: tuple[str, ...], priced_at: str, out: list[Effect]
+    ) -> Fill:
+        fill_id = fill_id_of(branch.branch_id, selection)
+        fill = Fill(fill_id, branch, selection, chain, branch.context, priced_at)
         assert fill.fill_id not in self._fills
         self._fills[fill.fill_id] = branch.fills[selection] = fill
         self._next_stage(fill, out)
@@ -121,7 +124,9 @@ class Filling:
         if fill.lost:
             self.ended(StageEnded(event.key, Ending.ABORTED, detail=fill.lost), now, out)
             return
-        engine = self.reservations.place(event.key, prepared.members, prepared.body, prepared.tokens)
+        engine = self.reservations.place(
+            event.key, prepared.members, prepared.body, prepared.tokens, fill.priced_at
+        )
         if engine is None:
             reason = "no engine has room for one more fill" if prepared.members else "no engine is ready"
             self.ended(StageEnded(event.key, Ending.REFUSED, detail=reason), now, out)

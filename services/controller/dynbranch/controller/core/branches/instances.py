@@ -242,7 +242,7 @@ class OpenBranches:
         )
         out.append(Told(branch.branch_id, Mark.PRICED, facts))
         if verdict.admitted and verdict.selection not in branch.fills:
-            self._filling.begin(branch, verdict.selection, chain, out)
+            self._filling.begin(branch, verdict.selection, chain, verdict.engine, out)
 
     # -- resolution ----------------------------------------------------------------------------------------
 

@@ -84,7 +84,9 @@ class LoadPriced:
             room=max(0, self._width - asked.admitted),
             now=asked.now,
         )
-        return tuple(Verdict(one.selection, one.admitted, one.reason, _numbers(one)) for one in decided)
+        return tuple(
+            Verdict(one.selection, one.admitted, one.reason, _numbers(one), one.engine) for one in decided
+        )
 
     # -- learning ------------------------------------------------------------------------------------------
 

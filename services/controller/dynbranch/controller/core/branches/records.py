@@ -59,15 +59,16 @@ class StageRun:
 
 @dataclass(slots=True)
 class Fill:
-    """``chain`` are the stages that it may run, ``stages`` those that were begun. ``lost``: no further one
-    begins. ``immune``: it was demanded before the store heard of its loss. ``spared``: its selection lost,
-    but what it runs is what the one that won would have run."""
+    """``chain`` are the stages that it may run, ``stages`` those that were begun, ``priced_at`` an engine.
+    ``lost``: no further one begins. ``immune``: it was demanded before the store heard of its loss.
+    ``spared``: its selection lost, but what it runs is what the one that won would have run."""
 
     fill_id: FillId
     branch: Branch
     selection: str
     chain: tuple[str, ...]
     context: WorkflowContext
+    priced_at: str = ""
     stages: list[StageRun] = field(default_factory=list)
     lost: str = ""
     immune: bool = False

@@ -99,9 +99,12 @@ class Reservations:
 
     # -- taking and giving back ----------------------------------------------------------------------------
 
-    def place(self, key: StageKey, members: Collection[str], body: bytes, tokens: int) -> str | None:
+    def place(
+        self, key: StageKey, members: Collection[str], body: bytes, tokens: int, priced_at: str = ""
+    ) -> str | None:
         """Reserve on the least loaded, under PREFIX of the engines that hold the longest beginning of the
-        prompt. None: no member has room for one more fill."""
+        prompt. One that has no free slot yields to the one at which the fill was priced. None: no member has
+        room for one more fill."""
         assert key not in self._held, "a stage holds one reservation at a time"
         able = [a for a in members if a in self._present and self._has_room(self._engines[a], tokens)]
         if not able:
@@ -112,6 +115,8 @@ class Reservations:
         least = min(self._burden(address) for address in best)
         # Gateways send what is demanded to the first of equals: the last is farthest from it.
         engine = max(address for address in best if self._burden(address) == least)
+        if priced_at in able and not self.load_of(engine).free:
+            engine = priced_at
         self._take(key, engine, tokens, blocks)
         return engine
 
