@@ -191,6 +191,7 @@ def summary(found: Measurement) -> dict[str, Any]:
         "p99_ms": percentile(seen.whole_ms, 0.99),
         "first_byte_p50_ms": statistics.median(seen.first_byte_ms),
         "cpu_us_per_request": found.cpu_us_per_request,
+        "cpu_us_per_request_of": found.cpu_us_each(seen.requests),
         "bytes_per_answer": seen.body_bytes // seen.requests,
         "outcomes": seen.outcomes,
     }

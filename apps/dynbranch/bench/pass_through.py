@@ -142,7 +142,7 @@ class PassThrough:
         return self._first
 
 
-def latencies(found: Measurement) -> dict[str, float]:
+def latencies(found: Measurement) -> dict[str, Any]:
     ms = found.seen.whole_ms
     return {
         "requests": len(ms),
@@ -150,21 +150,24 @@ def latencies(found: Measurement) -> dict[str, float]:
         "p99_ms": percentile(ms, 0.99),
         "max_ms": max(ms),
         "cpu_us_per_request": found.cpu_us_per_request,
+        "cpu_us_per_request_of": found.cpu_us_each(found.seen.requests),
     }
 
 
-def prices(found: Measurement) -> dict[str, float]:
+def prices(found: Measurement) -> dict[str, Any]:
     return latencies(found) | {"per_s": found.per_s}
 
 
-def stream_prices(found: Measurement, tokens: int) -> dict[str, float]:
+def stream_prices(found: Measurement, tokens: int) -> dict[str, Any]:
     gaps = found.seen.gaps_ms
+    each = found.cpu_us_each(tokens)
     return {
         "gap_p50_ms": statistics.median(gaps),
         "gap_p99_ms": percentile(gaps, 0.99),
         "gap_max_ms": max(gaps),
         "first_byte_p50_ms": statistics.median(found.seen.first_byte_ms),
-        "cpu_us_per_token": found.cpu_s * 1e6 / tokens,
+        "cpu_us_per_token": sum(each.values()),
+        "cpu_us_per_token_of": each,
     }
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dynbranch.bench import prompts
+from dynbranch.bench.pages import page_with
 from dynbranch.bench.peer_installs import LITELLM, VLLM_ROUTER, PeerMissing
 from dynbranch.bench.result import Measured, Tell
 from dynbranch.bench.stand import Arm, Measurement, Stand, percentile, turns
@@ -25,7 +26,8 @@ ALONE_S, CROWD_S = 1.0, 1.2
 CROWD = 32
 STREAMS, STREAM_TOKENS = 8, 100
 NAMES = 64
-_TABLE_BEGINS, _TABLE_ENDS = "<!-- bench peers -->", "<!-- end -->"
+PLACE = "bench peers"
+"""Of the table in its page."""
 _FEWEST_HITS = 0.99
 _WARM_S, _WARM_LIMIT_S = 0.7, 60.0
 _APART = 10_000_000
@@ -129,8 +131,8 @@ class Peers:
             found[name] |= {"per_s": crowd.per_s, "cpu_us_per_request": crowd.cpu_us_per_request}
             if way.streams:
                 job = self._stand.streams(way.arm, prompts.paced(STREAM_TOKENS), STREAMS, first=self._next())
-                cpu_s = self._stand.run(way.arm, job).cpu_s
-                found[name]["cpu_us_per_token"] = cpu_s * 1e6 / (STREAMS * STREAM_TOKENS)
+                each = self._stand.run(way.arm, job).cpu_us_each(STREAMS * STREAM_TOKENS)
+                found[name]["cpu_us_per_token"] = sum(each.values())
         for seen in found.values():
             for share in ("p50", "p99"):
                 seen[f"added_{share}_ms"] = seen[f"{share}_ms"] - found["direct"][f"{share}_ms"]
@@ -187,20 +189,11 @@ def failures(rounds: Sequence[Round]) -> tuple[str, ...]:
     )
 
 
-def page_with(page: str, rows: Sequence[Sequence[str]]) -> str:
-    """The page with the rows as a Markdown table between its two marks."""
-    headings, *others = (f"| {' | '.join(row)} |" for row in rows)
-    before, _, rest = page.partition(_TABLE_BEGINS)
-    _, _, after = rest.partition(_TABLE_ENDS)
-    ruler = f"|---|{'---:|' * (len(rows[0]) - 1)}"
-    return "\n".join([before + _TABLE_BEGINS, headings, ruler, *others, _TABLE_ENDS + after])
-
-
 def main() -> None:
     """``python -m dynbranch.bench.peers RESULT PAGE``: the result's table into the page."""
     result, page = Path(sys.argv[1]), Path(sys.argv[2])
     rounds = json.loads(result.read_text(encoding="utf-8"))["raw"]["rounds"]
-    page.write_text(page_with(page.read_text(encoding="utf-8"), table(rounds)), encoding="utf-8")
+    page.write_text(page_with(page.read_text(encoding="utf-8"), PLACE, table(rounds)), encoding="utf-8")
 
 
 if __name__ == "__main__":

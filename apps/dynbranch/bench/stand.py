@@ -41,16 +41,16 @@ class Arm:
     pids: Mapping[str, int] = field(default_factory=dict)
     headers: tuple[tuple[str, str], ...] = ()
 
-    def cpu_s(self) -> float:
-        return cpu_s(self.pids.values())
+    def cpu_s(self) -> dict[str, float]:
+        return {name: cpu_s([pid]) for name, pid in self.pids.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What the clients saw, and what it cost the arm's processes."""
+    """What the clients saw, and what it cost each of the arm's processes."""
 
     seen: Seen
-    cpu_s: float
+    cpu_s_of: Mapping[str, float]
 
     @property
     def per_s(self) -> float:
@@ -58,7 +58,11 @@ class Measurement:
 
     @property
     def cpu_us_per_request(self) -> float:
-        return self.cpu_s * 1e6 / self.seen.requests
+        return sum(self.cpu_us_each(self.seen.requests).values())
+
+    def cpu_us_each(self, count: int) -> dict[str, float]:
+        """Of each process, for each of so many requests or tokens."""
+        return {name: spent_s * 1e6 / count for name, spent_s in self.cpu_s_of.items()}
 
 
 class LoadFailed(BenchFailed):
@@ -174,7 +178,7 @@ class Stand:
         """Raises LoadFailed."""
         before = arm.cpu_s()
         seen = self.begin(job).seen()
-        return Measurement(seen, arm.cpu_s() - before)
+        return Measurement(seen, {name: spent - before[name] for name, spent in arm.cpu_s().items()})
 
     def begin(self, job: Job) -> Running:
         return Running(job)

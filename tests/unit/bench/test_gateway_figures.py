@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dynbranch.bench import hit_path, pass_through, peers
+from dynbranch.bench import carries, hit_path, pass_through, peers
+from dynbranch.bench.pages import page_with
 from dynbranch.bench.peer_installs import LITELLM, Peer, PeerMissing, cache_dir, program
 from dynbranch.bench.stand import percentile, turns
 
@@ -112,7 +113,9 @@ def test_the_table_of_peers_has_a_row_for_each_way() -> None:
     headings, *rows = peers.table(rounds)
     assert [row[0] for row in rows] == ["direct", "DynBranch, hit"]
     assert all(len(row) == len(headings) for row in rows)
-    page = peers.page_with("# Peers\n<!-- bench peers -->\nold\n<!-- end -->\nmore\n", [headings, *rows])
+    page = page_with(
+        "# Peers\n<!-- bench peers -->\nold\n<!-- end -->\nmore\n", peers.PLACE, [headings, *rows]
+    )
     assert "old" not in page and page.startswith("# Peers\n") and page.endswith("<!-- end -->\nmore\n")
     assert "| DynBranch, hit | 7.00 |" in page
     assert not peers.failures(rounds)
@@ -140,4 +143,20 @@ def test_the_page_shows_the_committed_result() -> None:
     result = ROOT / "bench" / "results" / "peers.json"
     rounds = json.loads(result.read_text(encoding="utf-8"))["raw"]["rounds"]
     page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
-    assert peers.page_with(page, peers.table(rounds)) == page
+    assert page_with(page, peers.PLACE, peers.table(rounds)) == page
+
+
+def test_what_a_process_carries_follows_from_its_time() -> None:
+    each = {"gateway": 500.0, "engine agent": 250.0}
+    passed = {"crowd": {"dynbranch": {"cpu_us_per_request_of": each}}}
+    passed["streams"] = {"dynbranch": {"cpu_us_per_token_of": {"gateway": 100.0, "engine agent": 125.0}}}
+    hits = {"crowd": {"dynbranch": {"cpu_us_per_request_of": {"gateway": 400.0, "csl": 200.0}}}}
+    rows = carries.table({"raw": {"rounds": [passed]}}, {"raw": {"rounds": [hits]}})
+    assert ("gateway", "requests that reach an engine", "500", "2,000", "1,400") in rows
+    assert ("engine agent", "streamed tokens", "125", "8,000", "5,600") in rows
+    assert ("store", "hits", "200", "5,000", "3,500") in rows
+
+
+def test_a_page_without_a_place_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no place"):
+        page_with("# Nothing\n", "bench peers", [("a", "b")])
