@@ -121,5 +121,10 @@ def _output_tokens(document: Document) -> int:
     if not isinstance(body, dict):
         return DEFAULT_OUTPUT_TOKENS
     limits = [body.get(name) for name in ("max_tokens", "max_completion_tokens")]
-    told = [int(one.text) for one in limits if isinstance(one, Number) and one.text.isdigit()]
-    return min((*told, 2**20)) if told else DEFAULT_OUTPUT_TOKENS
+    told = [_at_most(one.text, 2**20) for one in limits if isinstance(one, Number) and one.text.isdigit()]
+    return min(told, default=DEFAULT_OUTPUT_TOKENS)
+
+
+def _at_most(digits: str, bound: int) -> int:
+    """Numbers of thousands of digits can not be read as such."""
+    return bound if len(digits) > len(str(bound)) else min(int(digits), bound)

@@ -119,3 +119,19 @@ def test_every_member_of_the_vendors_blocks_is_known(
     vendors: Any, known: frozenset[str], goes_on: set[str]
 ) -> None:
     assert set(get_type_hints(vendors)) - known == goes_on
+
+
+@pytest.mark.parametrize("digits", ["1" + "0" * 5000, "9" * 5000])
+def test_a_limit_of_thousands_of_digits_is_the_engines_to_judge(digits: str) -> None:
+    body = f'{{"model":"m","max_tokens":{digits},"messages":[{{"role":"user","content":"x"}}]}}'.encode()
+    for read in (request.read_messages, request.read_for_counting):
+        assert f'"max_tokens":{digits}'.encode() in read(body).source
+
+
+@pytest.mark.parametrize("text", ["", "x-anthropic-billing-header: x"])
+def test_a_conversation_that_says_nothing_is_refused(text: str) -> None:
+    nothing = {"role": "system", "content": text}
+    with pytest.raises(InvalidRequest) as refused:
+        translated({"messages": [nothing, nothing], "system": text})
+    assert refused.value.facts["param"] == "messages"
+    assert translated({"messages": [nothing], "system": "x"})["messages"]

@@ -147,3 +147,12 @@ def test_every_member_of_the_vendors_items_is_known(
 
 def test_a_phase_is_refused_and_all_else_of_a_message_known() -> None:
     assert set(ResponseOutputMessageParam.__annotations__) - conversation.MESSAGE_MEMBERS == {"phase"}
+
+
+def test_a_limit_of_thousands_of_digits_is_the_engines_to_judge() -> None:
+    digits = "9" * 5000
+    body = f'{{"model":"m","max_output_tokens":{digits},"input":"x"}}'.encode()
+    assert f'"max_tokens":{digits}'.encode() in request.read_responses(body).source
+    for none in ("0", "00", "-1", "1.5"):
+        with pytest.raises(InvalidRequest):
+            request.read_responses(body.replace(digits.encode(), none.encode()))

@@ -19,6 +19,7 @@ Send = Callable[[Message], Awaitable[None]]
 HeaderPairs = list[tuple[bytes, bytes]]
 
 MAX_HEADER_BYTES = 64 * 1024
+_LENGTH_DIGITS = 18
 
 _OURS = b"x-dynbranch-"
 _ONCE = frozenset(
@@ -165,7 +166,7 @@ class Exchange:
         length = self.headers.get("content-length", "0")
         if not length.isdecimal():
             raise ApiError(400, "The content-length is not a number.", code="invalid_content_length")
-        if int(length) > self._max_body_bytes:
+        if len(length) > _LENGTH_DIGITS or int(length) > self._max_body_bytes:
             raise self._too_large()
         if self.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
             raise ApiError(415, "Send the body without a content-encoding.", code="unsupported_encoding")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dynbranch.domain.errors import InvalidRequest
-from dynbranch.naming.document import Json, kind_of
+from dynbranch.naming.document import Json, Number, kind_of
 
 
 def unserved(path: str, why: str) -> InvalidRequest:
@@ -39,6 +39,11 @@ def text_at(holder: dict[str, Json], key: str, path: str) -> str:
     if not isinstance(value, str):
         raise wrong_type(f"{path}.{key}" if path else key, "a string", value)
     return value
+
+
+def is_positive(value: Json) -> bool:
+    """Whether it is an integer of at least 1, of however many digits."""
+    return isinstance(value, Number) and value.text.isdigit() and value.text.strip("0") != ""
 
 
 def beyond(holder: dict[str, Json], known: frozenset[str]) -> dict[str, Json]:

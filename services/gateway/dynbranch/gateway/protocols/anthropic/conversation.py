@@ -45,13 +45,15 @@ def chat_messages(system: Json, messages: Json) -> list[Json]:
         conversation.system(system, "system")
     for index, message in enumerate(messages):
         conversation.add(message, f"messages[{index}]")
+    if not conversation.messages:
+        raise wrong_value("messages", "at least one message that says something is required")
     return conversation.messages
 
 
 def is_open(messages: list[Json]) -> bool:
     """Whether the last message is the beginning of the answer, for the model to go on with."""
-    match messages[-1]:
-        case {"role": "assistant", "content": content, **beside}:
+    match messages:
+        case [*_, {"role": "assistant", "content": content, **beside}]:
             return bool(content) and "tool_calls" not in beside
         case _:
             return False

@@ -11,13 +11,14 @@ from typing import Final
 from dynbranch.gateway.protocols.anthropic.conversation import chat_messages, is_open
 from dynbranch.gateway.protocols.refusal import (
     beyond,
+    is_positive,
     missing,
     text_at,
     unserved,
     wrong_type,
     wrong_value,
 )
-from dynbranch.naming.document import Document, Json, Number, emit, parse_body
+from dynbranch.naming.document import Document, Json, emit, parse_body
 
 IDENTITY: Final = frozenset(
     {
@@ -166,7 +167,7 @@ def _add_length(chat: dict[str, Json], asked: dict[str, Json], *, needs_length: 
     if length is None:
         if needs_length:
             raise missing("max_tokens")
-    elif not isinstance(length, Number) or not length.text.isdigit() or int(length.text) < 1:
+    elif not is_positive(length):
         raise wrong_value("max_tokens", "expected an integer of at least 1")
     else:
         chat["max_tokens"] = length

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from dynbranch.domain.errors import InvalidRequest
-from dynbranch.gateway.protocols.refusal import beyond, text_at, unserved, wrong_type, wrong_value
+from dynbranch.gateway.protocols.refusal import (
+    beyond,
+    is_positive,
+    text_at,
+    unserved,
+    wrong_type,
+    wrong_value,
+)
 from dynbranch.gateway.protocols.responses.conversation import chat_messages
 from dynbranch.gateway.protocols.responses.tools import chosen_tool, offered_tools
 from dynbranch.naming.document import Document, Json, Number, emit, parse_body
@@ -174,7 +181,7 @@ def _add_length(chat: dict[str, Json], asked: dict[str, Json]) -> None:
     length = asked.get("max_output_tokens")
     if length is None:
         return
-    if not isinstance(length, Number) or not length.text.isdigit() or int(length.text) < 1:
+    if not is_positive(length):
         raise wrong_value("max_output_tokens", "expected an integer of at least 1")
     chat["max_tokens"] = length
 
