@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _PATH = "/dynbranch/v1/branches"
 _MOST = 1000
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 4.0
 
 
 def export_admissions(output: Path, gateway: str | None, controller: str, price_curve: Path | None) -> None:
