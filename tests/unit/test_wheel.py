@@ -19,6 +19,7 @@ WANTED = (
     "dynbranch/engine_agent/engines/embedded_server.py",
     "dynbranch/controller/main.py",
     "dynbranch/cli/main.py",
+    "dynbranch/cli/weights.lock",
     "dynbranch/bench/names.py",
     "dynbranch/demo/tools.yaml",
     "dynbranch/demo/data/NOTICE.md",

@@ -22,16 +22,29 @@ class CliFailure(Exception):
 
 
 def for_people(command: Callable[P, R]) -> Callable[P, R]:
-    """Turns a CliFailure into its two lines. Anything else is a bug and shows its traceback."""
+    """Turns a CliFailure into its two lines, and a package that is not installed into the extra that brings
+    it. Anything else is a bug and shows its traceback."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
         except CliFailure as failure:
-            typer.secho(f"dynbranch: {failure.message}", fg=typer.colors.RED, err=True)
-            if failure.advice:
-                typer.echo(f"  {failure.advice}", err=True)
+            _say(failure)
+            raise typer.Exit(1) from None
+        except ModuleNotFoundError as error:
+            from dynbranch.cli.installed import missing
+
+            absent = missing(error.name or "", command.__name__.replace("_", "-"))
+            if absent is None:
+                raise
+            _say(absent)
             raise typer.Exit(1) from None
 
     return wrapped
+
+
+def _say(failure: CliFailure) -> None:
+    typer.secho(f"dynbranch: {failure.message}", fg=typer.colors.RED, err=True)
+    if failure.advice:
+        typer.echo(f"  {failure.advice}", err=True)

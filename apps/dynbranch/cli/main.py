@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from dynbranch.cli.calibrate_command import calibrate
 from dynbranch.cli.failures import for_people
+from dynbranch.cli.installed import check_stack
 from dynbranch.cli.stub_command import stub_engine
 
 app = typer.Typer(
@@ -17,6 +18,24 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"dynbranch {version('dynbranch')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say the version.", is_eager=True, callback=_say_version)
+    ] = False,
+) -> None:
+    """Exact, fresh reuse of agent results at the model-API boundary."""
+
 
 app.command(name="stub-engine")(stub_engine)
 app.command(name="calibrate")(calibrate)
@@ -72,6 +91,7 @@ def demo(
     ] = None,
 ) -> None:
     """The main job on real input with a real small model; prints tables and ends."""
+    check_stack(embedded=True)
     from dynbranch.cli.stack_commands import draw_timeline, run_and_show_demo
     from dynbranch.demo.run import Size
 
@@ -108,9 +128,10 @@ def up(
     policy: Annotated[Policy, typer.Option(help="What runs ahead of decisions.")] = Policy.PRICED,
 ) -> None:
     """The whole stack, with a small model or before engines of your own; stays until Ctrl-C."""
+    urls = tuple(engine_url or ())
+    check_stack(embedded=not urls)
     from dynbranch.cli.stack_commands import UpOptions, stay_up
 
-    urls = tuple(engine_url or ())
     stay_up(
         UpOptions(
             port=port,
@@ -127,6 +148,15 @@ def up(
             engine_kind=engine_kind.value,
         )
     )
+
+
+@app.command()
+@for_people
+def weights() -> None:
+    """Install the small model that 'demo' and 'up' run where no engine is named: 90 MB, once."""
+    from dynbranch.cli.weights_command import install_weights
+
+    install_weights()
 
 
 @app.command()
@@ -173,12 +203,14 @@ class Service(Enum):
 
 
 @app.command()
+@for_people
 def gateway() -> None:
     """Run one gateway, as 'dynbranch settings gateway' says."""
     _run_service(Service.GATEWAY)
 
 
 @app.command()
+@for_people
 def controller() -> None:
     """Run one controller, as 'dynbranch settings controller' says."""
     _run_service(Service.CONTROLLER)
@@ -191,6 +223,7 @@ DataDir = Annotated[Path, typer.Argument(help="Data directory of a store that do
 
 
 @csl_app.callback(invoke_without_command=True)
+@for_people
 def csl(context: typer.Context) -> None:
     """Run one store. Settings: DYNBRANCH_CSL_*. Or look after the data directory of one that does not run."""
     if context.invoked_subcommand is None:
@@ -233,6 +266,7 @@ def csl_restore(
 
 
 @app.command(name="engine-agent")
+@for_people
 def engine_agent() -> None:
     """Run one engine agent. Settings: DYNBRANCH_ENGINE_AGENT_*."""
     _run_service(Service.ENGINE_AGENT)
