@@ -12,6 +12,7 @@ from dynbranch.controller.core.branches.reservations import Quota
 from dynbranch.csl.core.library import Library
 from dynbranch.csl.core.memory import Memory
 from dynbranch.csl.core.shadows import Shadows
+from dynbranch.csl.core.store import Batch
 from dynbranch.domain.fills import DiscardResult
 from dynbranch.sim.branch_cast import BranchCores
 
@@ -50,6 +51,17 @@ class DiscardsAreForgotten(Library):
     """A fill that begins after its discard begins."""
 
     memory_class = _Forgetful
+
+
+class DrawsAreKept(Library):
+    """What a sampled fill gave serves one request, and then the next."""
+
+    def demand(self, event: Any, view: Any, now: Any) -> Any:
+        decision = super().demand(event, view, now)
+        if not event.once or decision.batch.empty:
+            return decision
+        self.memory.shadows.reread(view)
+        return replace(decision, batch=Batch())
 
 
 class WritesSpareFills(Library):
@@ -103,6 +115,7 @@ BRANCH_MUTANTS = {
     "lost shadows are promoted": (BranchCores(library=LostShadowsArePromoted), {"I2"}),
     "discards are ignored": (BranchCores(library=DiscardsAreIgnored), {"I2", "I4"}),
     "discards are forgotten": (BranchCores(library=DiscardsAreForgotten), {"I2"}),
+    "draws are kept": (BranchCores(library=DrawsAreKept), {"C2.once"}),
     "writes spare fills": (BranchCores(library=WritesSpareFills), {"I3"}),
     "settlements count twice": (BranchCores(book=SettlementsCountTwice), {"I4"}),
     "reservations are kept": (BranchCores(book=ReservationsAreKept), {"I4", "core"}),

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cache
 
 from dynbranch.controller.core.branches.book import BranchBook
-from dynbranch.controller.core.branches.messages import DiscardRuns, PrepareStage, RunStage
+from dynbranch.controller.core.branches.messages import DiscardRuns, PrepareStage, RunStage, StageKey
 from dynbranch.csl.core.library import Library
 from dynbranch.domain.fills import FillOutcome
 from dynbranch.domain.ids import FillId, GenerationId, Name
@@ -71,6 +71,10 @@ class Scenario:
     shared: bool = False
     """All candidates' requests are one and the same."""
     reads: bool = True
+    once: bool = False
+    """The stage is sampled: each execution gives another result, and each result serves one request."""
+    restarts: int = 0
+    """Of the controller, which then knows nothing."""
     any_order: bool = False
     """Settlements overtake one another."""
     eager: frozenset[str] = frozenset()
@@ -127,8 +131,16 @@ class Discarding:
 
     ask: DiscardRuns
     handled: bool = False
+    orphan: bool = False
+    """Whoever asked for it is gone."""
     immune: frozenset[FillId] = frozenset()
     aborting: frozenset[GenerationId] = frozenset()
+
+
+def orphaned(discards: dict[str, Discarding]) -> dict[str, Discarding]:
+    """Those of a controller that is gone which the store has still to hear of."""
+    asked = [one.ask for one in discards.values() if not one.handled]
+    return {f"old {number}": Discarding(ask, orphan=True) for number, ask in enumerate(asked)}
 
 
 class At(Enum):
@@ -159,6 +171,13 @@ class Request:
     def identity(self) -> Identity:
         return OTHER if self.wanted.foreign else OWN
 
+    def ask_again(self) -> None:
+        """Of the store, for another generation than the one that did not end well."""
+        assert self.generation is not None
+        self.excluded |= {self.generation}
+        self.attempt += 1
+        self.at = At.ASKING
+
 
 def name_of(text: str) -> Name:
     return Name(hashlib.sha256(text.encode()).digest())
@@ -178,6 +197,7 @@ def version_in(payload: bytes) -> int:
 @cache
 def template_of(scenario: Scenario) -> Template:
     then = tuple(f"do{number}" for number in range(scenario.chain))
+    speculable = Speculable.ONCE if scenario.once else Speculable.YES
     point = DecisionPoint(
         name="way",
         stage="route",
@@ -189,7 +209,18 @@ def template_of(scenario: Scenario) -> Template:
         then=then,
         expires_s=EXPIRES_S,
     )
-    stages = [
-        Stage(name, StageKind.CHAT, request=name, speculable=Speculable.YES) for name in ("route", *then)
-    ]
+    stages = [Stage(name, StageKind.CHAT, request=name, speculable=speculable) for name in ("route", *then)]
     return Template("routing", 1, (), tuple(stages), (point,), "d1")
+
+
+def place_of(key: StageKey) -> str:
+    return f"{key.fill_id.hex()}.{key.number}"
+
+
+def key_at(place: str) -> StageKey:
+    fill, _, number = place.partition(".")
+    return StageKey(FillId(bytes.fromhex(fill)), int(number))
+
+
+def follower_of(key: StageKey) -> int:
+    return 1_000_000 + int.from_bytes(key.fill_id[:4], "big") * 10 + key.number

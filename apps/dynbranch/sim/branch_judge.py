@@ -35,6 +35,10 @@ AS_TOLD = {
     SettlementKind.SERVED: frozenset({FillState.SERVED_ONLY, FillState.ABORTED}),
     SettlementKind.FAILED: frozenset({FillState.FAILED, FillState.ABORTED, FillState.REFUSED}),
 }
+TOLD_BY = {
+    FillState.PROMOTED: frozenset({SettlementKind.PROMOTED, SettlementKind.CONSUMED}),
+    FillState.CONFIRMED: frozenset({SettlementKind.CONFIRMED}),
+}
 ONCE_PER_SHADOW = frozenset(
     {SettlementKind.PROMOTED, SettlementKind.CONSUMED, SettlementKind.DISCARDED, SettlementKind.STALE}
 )
@@ -89,6 +93,8 @@ def _served(world: BranchWorld, number: int) -> None:
     if request.at is not At.SERVED:
         return
     text = request.served.decode()
+    again = [one for one in world.requests if one is not request and one.served == request.served]
+    _holds(not (world.scenario.once and again), "C2.once", f"{text!r} was served twice")
     _holds(text.startswith(request.text), "I1", f"{request.text!r} was served {text!r}")
     if world.scenario.reads:
         # What it asks may hold what it was served before a write: that is its own.
@@ -213,7 +219,11 @@ def at_the_end(world: BranchWorld) -> None:
     _holds(not deliveries_of(world), "I5", "it does not come to an end")
     side, filling = world.store.core, world.book.core.filling
     _holds(not len(filling) and not filling.reservations, "I4", "fills are left in the book")
-    _holds(world.closed == 1, "I4", f"the predictors were told {world.closed} times")
+    _holds(
+        world.closed == 1 or (world.restarts and not world.closed),
+        "I4",
+        f"the predictors were told {world.closed} times",
+    )
     _holds(not any(True for _ in side.rows.scan(rows.SHADOWS)), "I2", "a shadow is left")
     _holds(not side.library.memory.leases.fills, "I4", "a fill's lease is left")
     _holds(not world.registry.core.open_count, "I4", "a generation is left")
@@ -231,14 +241,15 @@ def _settled(world: BranchWorld) -> None:
         if SettlementKind.SHADOWED in counted:
             ends = sum(counted[kind] for kind in ONCE_PER_SHADOW)
             _holds(ends == 1, "I4", f"a shadow ended {ends} times: {found}")
-    (branch,) = world.book.core.branches.listed("", 100)
-    for stage in branch.stages():
+    branches = world.book.core.branches.listed("", 100)
+    _holds(len(branches) == 1 or world.restarts, "I4", f"{len(branches)} branches")
+    for stage in (stage for branch in branches for stage in branch.stages()):
         found = kinds.get((stage.key.fill_id, stage.key.number), [])
         what = f"{stage.state.value} in the book, by the store {[kind.value for kind in found]}"
         for kind, states in AS_TOLD.items():
             _holds(kind not in found or stage.state in states, "I4", what)
-        known = {FillState.PROMOTED: SettlementKind.PROMOTED, FillState.CONFIRMED: SettlementKind.CONFIRMED}
-        _holds(known.get(stage.state) in (None, *found), "I4", what)
+        told_by = TOLD_BY.get(stage.state)
+        _holds(told_by is None or told_by.intersection(found), "I4", what)
 
 
 def _holds(condition: object, promise: str, what: str) -> None:

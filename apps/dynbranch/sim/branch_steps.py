@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from dynbranch.controller.core.branches.messages import StageKey
-from dynbranch.sim.branch_cast import At, Phase, Step, Work
-from dynbranch.sim.branch_world import BranchWorld, place_of
+from dynbranch.sim.branch_cast import At, Phase, Step, Work, place_of
+from dynbranch.sim.branch_world import BranchWorld
 
 
 def steps_of(world: BranchWorld) -> list[Step]:
@@ -68,6 +68,8 @@ def _others(world: BranchWorld) -> list[Step]:
         found.append(("change",))
     if not world.decided:
         found += [("decide", selection) for selection in scenario.selections]
+    if world.restarts < scenario.restarts:
+        found.append(("restart",))
     if scenario.expires and not world.expired:
         found.append(("expire",))
     if world.failures < scenario.failures:

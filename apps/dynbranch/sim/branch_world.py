@@ -119,7 +119,10 @@ from dynbranch.sim.branch_cast import (
     Scenario,
     Step,
     Work,
+    follower_of,
+    key_at,
     name_of,
+    orphaned,
     request_text,
     template_of,
 )
@@ -149,6 +152,7 @@ class BranchWorld:
         self.registry = Part(tables.registries, tables.registries.put(registry))
         book = cores.book(Always(SLOTS), bounds=Bounds(linger_s=LINGER_S), quota=Quota(slots=SLOTS))
         self.book = Part(tables.books, tables.books.put(book))
+        self.new_book = self.book.number
         self.proposals: list[BranchId] = []
         self.work: dict[StageKey, Work] = {}
         self.let_go: list[StageKey] = []
@@ -165,7 +169,7 @@ class BranchWorld:
         self.requests = [Request(wanted) for wanted in scenario.wanted]
         self.told: set[int] = set()
         self.decided = self.expired = False
-        self.version = self.acknowledged = self.changes = self.failures = 0
+        self.version = self.acknowledged = self.changes = self.failures = self.restarts = 0
         # What only the judge reads.
         self.discarded: set[FillId] = set()
         self.adopters: dict[GenerationId, int] = {}
@@ -178,10 +182,13 @@ class BranchWorld:
 
     def _begin(self) -> None:
         self._agent(agent.EngineReady(SLOTS))
-        self._tell(EngineSeen(ENGINE, SLOTS, 0, 0, fill_slots=SLOTS))
+        self.see_engine()
         passport = Passport("group", "scope")
         template = template_of(self.scenario)
         self._tell(StageArrived(UnixMs(1), ROUTE, OWN, template, "route", {}, (), passport))
+
+    def see_engine(self) -> None:
+        self._tell(EngineSeen(ENGINE, SLOTS, 0, 0, fill_slots=SLOTS))
 
     def settlements(self) -> tuple[Settlement, ...]:
         return self.store.look(
@@ -271,7 +278,7 @@ class BranchWorld:
         self._tell(CandidatesProposed(branch_id, self.scenario.candidates))
 
     def _do_prepare(self, place: str) -> None:
-        key = _key(place)
+        key = key_at(place)
         ask = self.work.pop(key).prepare
         assert ask is not None
         before = ""
@@ -280,7 +287,7 @@ class BranchWorld:
         text = request_text(self.scenario, ask.selection, key.number, before)
         prepared = Prepared(
             name_of(text), WireProtocol.CHAT_COMPLETIONS, "m", text.encode(), Digest(b"f" * 32), (ENGINE,), 1,
-            scope=self.scope,
+            scope=self.scope, once=self.scenario.once,
         )  # fmt: skip
         self._tell(StagePrepared(key, prepared))
 
@@ -289,7 +296,7 @@ class BranchWorld:
         return ReadScope(sources=(SOURCE,)) if self.scenario.reads else PURE
 
     def _do_granted(self, place: str) -> None:
-        key = _key(place)
+        key = key_at(place)
         work = self.work[key]
         assert work.ask is not None
         match cast(FillOutcome, work.reply):
@@ -298,7 +305,7 @@ class BranchWorld:
                 work.phase, work.generation = Phase.FOLLOWING, lease.generation
                 text = work.ask.prepared.body.decode()
                 generation = lease.generation.generation_id
-                self.orders[generation] = (lease, WorkClass.FILL, text, _follower_of(key))
+                self.orders[generation] = (lease, WorkClass.FILL, text, follower_of(key))
             case FillKnown(payload=payload):
                 self._end(key, StageEnded(key, Ending.KNOWN, output=self._output(key, payload)))
             case FillLive(generation):
@@ -318,17 +325,17 @@ class BranchWorld:
         self._tell(event)
 
     def _do_join(self, place: str) -> None:
-        key = _key(place)
+        key = key_at(place)
         work = self.work[key]
         assert work.generation is not None
         try:
-            self._agent(agent.Attached(work.generation.generation_id, agent.FollowerId(_follower_of(key))))
+            self._agent(agent.Attached(work.generation.generation_id, agent.FollowerId(follower_of(key))))
             work.phase = Phase.FOLLOWING
         except NotFound:
             self._end(key, StageEnded(key, Ending.JOINED, detail="could not be followed"))
 
     def _do_ended(self, place: str) -> None:
-        key = _key(place)
+        key = key_at(place)
         work = self.work[key]
         assert work.generation is not None and work.ask is not None
         generation = work.generation.generation_id
@@ -350,11 +357,11 @@ class BranchWorld:
         if work is None:
             return
         if work.phase is Phase.FOLLOWING and work.generation is not None:
-            self.lefts.append((work.generation.generation_id, _follower_of(key)))
+            self.lefts.append((work.generation.generation_id, follower_of(key)))
         self.let_go.append(key)
 
     def _do_let_go(self, place: str) -> None:
-        key = _key(place)
+        key = key_at(place)
         self.let_go.remove(key)
         self._tell(StageEnded(key, Ending.ABORTED, detail="let go"))
 
@@ -367,7 +374,7 @@ class BranchWorld:
     # The store
 
     def _do_begin(self, place: str) -> None:
-        key = _key(place)
+        key = key_at(place)
         ask = self.begins.pop(key)
         fill = BeginFill(
             origin=ask.origin,
@@ -376,6 +383,7 @@ class BranchWorld:
             scope=ask.prepared.scope,
             intended=GenerationRef(GenerationId(b""), ask.engine),
             producers=ask.producers,
+            once=ask.prepared.once,
             shadow_ttl_ms=ask.shadow_ttl_ms,
         )
         reply = cast(FillOutcome, self.ask(fill))
@@ -391,6 +399,8 @@ class BranchWorld:
         discarding.aborting = frozenset(one.generation_id for one in result.abort)
         self.aborts |= discarding.aborting
         self.discarded.update(ask.fills)
+        if discarding.orphan:
+            del self.discards[number]
 
     def _do_release(self, lease: str) -> None:
         lease_id = LeaseId(bytes.fromhex(lease))
@@ -423,12 +433,9 @@ class BranchWorld:
             match effect:
                 case agent.StartEngine(order):
                     generation = order.generation_id
-                    seen = (
-                        f"{self.texts[generation]}@{self.version} "
-                        if self.scenario.reads
-                        else self.texts[generation]
-                    )
-                    self.made[generation] = seen.encode()
+                    seen = f"@{self.version} " if self.scenario.reads else ""
+                    drawn = f"#{generation.hex()}" if self.scenario.once else ""
+                    self.made[generation] = f"{self.texts[generation]}{seen}{drawn}".encode()
                 case agent.AbortEngine(generation):
                     self._agent(agent.EngineLetGo(generation))
                 case agent.CommitResult(generation):
@@ -484,8 +491,9 @@ class BranchWorld:
         payload = self.made[generation]
         output = digest(payload.decode())
         commit = Commit(
-            asked.lease, payload, output, Level.GREEDY, 10.0, reads=asked.reads, output_digests=(output,)
-        )
+            asked.lease, payload, output, Level.SAMPLED if asked.lease.once else Level.GREEDY, 10.0,
+            reads=asked.reads, output_digests=(output,),
+        )  # fmt: skip
         outcome = cast(CommitOutcome, self.ask(commit))
         word = "committed" if isinstance(outcome, Committed) else outcome.reason.value
         self._agent(agent.CommitAnswered(generation, word))
@@ -505,12 +513,13 @@ class BranchWorld:
     def _do_asking(self, number: str) -> None:
         request = self.requests[int(number)]
         demand = Demand(
-            demand_id=DemandId(b"d" + number.encode()),
+            demand_id=DemandId(f"d{number} {request.attempt}".encode()),
             name=name_of(request.text),
             identity=request.identity,
             scope=self.scope,
             intended=GenerationRef(GenerationId(b""), ENGINE),
             exclude_generations=request.excluded,
+            once=self.scenario.once,
         )
         self.demanded.add(demand.name)
         self.answered = None
@@ -540,14 +549,7 @@ class BranchWorld:
             self._agent(agent.Attached(request.generation, follower, request.adopts))
             request.at = At.WAITING
         except NotFound:
-            self._again(request)
-
-    @staticmethod
-    def _again(request: Request) -> None:
-        assert request.generation is not None
-        request.excluded |= {request.generation}
-        request.attempt += 1
-        request.at = At.ASKING
+            request.ask_again()
 
     def _do_served(self, number: str) -> None:
         request = self.requests[int(number)]
@@ -555,13 +557,25 @@ class BranchWorld:
         if isinstance(self.ends[request.generation], Completed):
             request.served, request.at = self.made[request.generation], At.SERVED
         else:
-            self._again(request)
+            request.ask_again()
 
     def _do_decide(self, selection: str) -> None:
         self.decided = True
         told = Selection("way", (selection,)) if selection else Selection("way", ambiguous=True)
         answer = Answer(Output(f"way {selection}"), (told,), 10.0)
         self._tell(StageAnswered(UnixMs(2), ROUTE, "miss", answer=answer))
+
+    def _do_restart(self) -> None:
+        """The controller stops, and another begins. What it has sent comes to others all the same."""
+        self.restarts += 1
+        following = [(key, work) for key, work in self.work.items() if work.phase is Phase.FOLLOWING]
+        for key, work in following:
+            assert work.generation is not None
+            self.lefts.append((work.generation.generation_id, follower_of(key)))
+        self.discards = orphaned(self.discards)
+        self.work, self.let_go, self.proposals, self.reserved, self.told = {}, [], [], set(), set()
+        self.book.number = self.new_book
+        self.see_engine()
 
     # Time
 
@@ -581,16 +595,3 @@ class BranchWorld:
 
 _COPIED = (dict, list, set, Counter, Part, Ids)
 _FIXED = frozenset({"tables", "scenario", "ids", "answered"})
-
-
-def place_of(key: StageKey) -> str:
-    return f"{key.fill_id.hex()}.{key.number}"
-
-
-def _key(place: str) -> StageKey:
-    fill, _, number = place.partition(".")
-    return StageKey(FillId(bytes.fromhex(fill)), int(number))
-
-
-def _follower_of(key: StageKey) -> int:
-    return 1_000_000 + int.from_bytes(key.fill_id[:4], "big") * 10 + key.number

@@ -111,6 +111,18 @@ QUICK: Mapping[str, Scenario] = {
         candidates=("a",), selections=("b",), wanted=(Wanted("a", foreign=True),), eager=RENDERING
     ),
     "a write": Scenario(candidates=("a",), writes=1, eager=TELLING),
+    "a sampled stage, wanted by two": Scenario(
+        candidates=("a",), once=True, wanted=(Wanted("a"), Wanted("a", foreign=True)), eager=TELLING
+    ),
+    "a sampled stage that is lost": Scenario(
+        candidates=("a",), once=True, wanted=(Wanted("a", foreign=True),), selections=("b",), eager=TELLING
+    ),
+    "the controller restarts": Scenario(
+        candidates=("a",), restarts=1, selections=("b",), eager=TELLING
+    ),
+    "the controller restarts, a sampled stage": Scenario(
+        candidates=("a",), restarts=1, once=True, eager=SHORT
+    ),
     "offers that share one request": Scenario(
         candidates=("a", "b"), shared=True, wanted=(Wanted("a"),), reads=False, eager=TELLING - {"ended"}
     ),
@@ -142,6 +154,12 @@ LARGE: Mapping[str, Scenario] = {
     ),
     "a chain of two, a write": Scenario(
         candidates=("a",), chain=2, wanted=(Wanted("a"), Wanted("a", after=0)), writes=1, eager=RENDERING
+    ),
+    "the controller restarts, one of two, a write": Scenario(
+        restarts=1, wanted=(Wanted("a"), Wanted("b", foreign=True)), writes=1, eager=SHORT
+    ),
+    "sampled stages, one of two, a write": Scenario(
+        once=True, wanted=(Wanted("a"), Wanted("b", foreign=True)), writes=1, eager=SHORT
     ),
     "independent offers, time": Scenario(
         branching=Branching.INDEPENDENT, wanted=(Wanted("a"), Wanted("b")), expires=True, eager=TELLING
