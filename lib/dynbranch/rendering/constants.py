@@ -5,10 +5,32 @@ from __future__ import annotations
 import re
 from typing import Final
 
-TAG: Final = re.compile(r"(\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\})", re.DOTALL)
+_OPENING: Final = re.compile(r"\{[{%#]")
+_CLOSING: Final = {"{{": "}}", "{%": "%}", "{#": "#}"}
 _LINE_BREAK = re.compile(r"\n[ \t]*")
 _BLOCK = re.compile(r"\{%[-+]?\s*(\w+)")
 _OPENERS: Final = frozenset({"if", "for", "call", "filter", "macro", "with"})
+
+
+def taken_apart(text: str) -> list[str]:
+    """Constant and tag in turn; a constant is first and last. What opens and is never closed is constant, and
+    costs no second look at what follows it."""
+    parts: list[str] = []
+    begin = place = 0
+    endless: set[str] = set()
+    while (opening := _OPENING.search(text, place)) is not None:
+        place = opening.start() + 1
+        closing = _CLOSING[opening[0]]
+        if closing in endless:
+            continue
+        end = text.find(closing, opening.end())
+        if end < 0:
+            endless.add(closing)
+            continue
+        place = end + 2
+        parts += (text[begin : opening.start()], text[opening.start() : place])
+        begin = place
+    return [*parts, text[begin:]]
 
 
 def joined_lines(text: str) -> str:
@@ -16,7 +38,7 @@ def joined_lines(text: str) -> str:
 
     A break becomes a comment that holds one, so that line numbers stay true.
     """
-    parts = TAG.split(text.strip())
+    parts = taken_apart(text.strip())
     return "".join(part if place % 2 else _joined(part) for place, part in enumerate(parts))
 
 
@@ -38,7 +60,7 @@ def constant_parts(text: str) -> tuple[str, ...]:
     may be empty."""
     parts: list[str] = [""]
     depth = 0
-    pieces = TAG.split(text.strip())
+    pieces = taken_apart(text.strip())
     for place, piece in enumerate(pieces):
         if place % 2 == 0:
             if depth == 0:

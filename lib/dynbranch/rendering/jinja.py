@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from dynbranch.domain.errors import InvalidRequest
@@ -24,6 +25,7 @@ from dynbranch.rendering.constants import joined_lines
 from dynbranch.rendering.json_text import SPELLINGS, Spelling, spell_inside, spell_json
 from dynbranch.rendering.problems import Problem, TemplateInvalid
 from dynbranch.rendering.sandbox import STEPS, BoundedSandbox, Steps
+from dynbranch.rendering.yaml_text import MAX_PROBLEMS
 from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, Undefined, meta, nodes
 from jinja2 import Template as Compiled
 
@@ -81,7 +83,8 @@ class JinjaRenderer:
 
     def __init__(self, template: Template) -> None:
         self._environment = _environment()
-        problems = [problem for stage in template.stages for problem in _problems(template, stage)]
+        found = (problem for stage in template.stages for problem in _problems(template, stage))
+        problems = list(islice(found, MAX_PROBLEMS + 1))
         if problems:
             raise TemplateInvalid(tuple(problems))
         self._stages = {
@@ -243,6 +246,10 @@ def _problems_of_text(
         if "'tojson'" in message:
             message += " Use | json (Python's json.dumps) or | json_compact (the openai client's)."
         yield Problem(place, message, line_in_text=error.lineno)
+        return
+    # Jinja makes Python of a text: what its author nests deeper than Python allows ends here, in many ways.
+    except Exception as error:  # noqa: BLE001
+        yield Problem(place, f"this text can not be compiled: {error or type(error).__name__}")
         return
     known = {item.name for item in template.inputs} | set(_OWN_NAMES)
     for name in sorted(meta.find_undeclared_variables(tree) - known - set(_KEPT_GLOBALS)):

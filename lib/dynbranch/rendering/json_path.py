@@ -46,6 +46,9 @@ class BadPath(ValueError):
     """The message says at which character, and what is expected there."""
 
 
+MAX_CHARACTERS = 4_096
+"""Of a path."""
+
 _STEP = re.compile(
     r"""\.(?P<key>[A-Za-z_][\w-]*)
       | \['(?P<quoted>[^']*)'\]
@@ -58,6 +61,8 @@ _STEP = re.compile(
 
 def parse_path(text: str) -> tuple[Step, ...]:
     """Raises BadPath."""
+    if len(text) > MAX_CHARACTERS:
+        raise BadPath(f"the path {text[:40]!r}… has {len(text):,} characters, at most {MAX_CHARACTERS:,} do")
     if not text.startswith("$"):
         raise BadPath(f"the path {text!r} must begin with '$'")
     steps: list[Step] = []

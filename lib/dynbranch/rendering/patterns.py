@@ -15,6 +15,9 @@ import re2
 MAX_CHARACTERS: Final = 2**18
 """Of one text so many are searched; of a larger expression (``MAX_STEPS``) fewer."""
 
+MAX_TEXT_CHARACTERS: Final = 4_096
+"""Of an expression: to read a longer one may take minutes, and it would be too large all the same."""
+
 MAX_SIZE: Final = 2_500
 """Instructions of an expression. A class such as ``\\pL`` takes 1,200 of them."""
 
@@ -49,6 +52,11 @@ class Pattern:
     """One expression in RE2's syntax; ``^`` and ``$`` match at lines. Raises ValueError, told for people."""
 
     def __init__(self, text: str) -> None:
+        if len(text) > MAX_TEXT_CHARACTERS:
+            raise ValueError(
+                f"the regular expression {text[:40]!r}… has {len(text):,} characters, and at most "
+                f"{MAX_TEXT_CHARACTERS:,} are allowed"
+            )
         self.text = text
         options = re2.Options()
         options.log_errors = False

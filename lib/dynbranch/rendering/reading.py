@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
 
-import yaml
 from dynbranch.domain.template import (
     Branching,
     Candidates,
@@ -36,15 +36,8 @@ from dynbranch.rendering.schema import (
     TemplateSpec,
     WhereSpec,
 )
+from dynbranch.rendering.yaml_text import MAX_PROBLEMS, Place, read_yaml
 from pydantic import ValidationError
-
-Place = tuple[str | int, ...]
-
-# The one in C, where PyYAML has it: a hundred times as fast, and not quadratic in unclosed brackets.
-_LOADER: Final = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-
-MAX_DEPTH: Final = 16
-"""Levels of a file: twice what a template has."""
 
 
 def parse_template(
@@ -55,74 +48,26 @@ def parse_template(
 
     Raises TemplateInvalid, whose message names file and line of every problem.
     """
-    node = _composed(text, file)
-    lines: dict[Place, int] = {}
-    problems = list(_places(node, (), lines))
+    read = read_yaml(text)
+    problems = list(read.problems)
     if not problems:
         try:
-            template = _template(TemplateSpec.model_validate(yaml.load(text, Loader=_LOADER)), text)
-            problems = list(_loose_ends(template))
+            template = _template(TemplateSpec.model_validate(read.value), text)
+            problems = _first(_loose_ends(template))
             if not problems:
                 if compile_requests is not None:
                     compile_requests(template)
                 return template
         except ValidationError as error:
-            problems = [_told(one) for one in error.errors()]
+            problems = [_told(one) for one in error.errors()[: MAX_PROBLEMS + 1]]
         except TemplateInvalid as error:
             problems = [*error.problems]
-    told = tuple(f"{file}:{_line(problem, lines)}: {_named(problem)}" for problem in problems)
-    raise TemplateInvalid(tuple(problems), told)
+    raise TemplateInvalid(tuple(problems), read.told(file, problems))
 
 
-def _composed(text: str, file: str) -> yaml.Node | None:
-    try:
-        for event in yaml.parse(text, Loader=_LOADER):
-            # A few aliases of aliases are as much as a gigabyte.
-            if isinstance(event, yaml.AliasEvent):
-                line = 1 if event.start_mark is None else event.start_mark.line + 1
-                raise TemplateInvalid(
-                    (), (f"{file}:{line}: *{event.anchor}: write it out; aliases are not read",)
-                )
-        return yaml.compose(text, Loader=_LOADER)
-    except yaml.MarkedYAMLError as error:
-        line = 1 if error.problem_mark is None else error.problem_mark.line + 1
-        raise TemplateInvalid((), (f"{file}:{line}: not YAML: {error.problem}",)) from None
-    except yaml.YAMLError as error:
-        raise TemplateInvalid((), (f"{file}:1: not YAML: {' '.join(str(error).split())}",)) from None
-
-
-def _places(node: yaml.Node | None, place: Place, lines: dict[Place, int]) -> Iterator[Problem]:
-    """Notes on which line the value of every place begins; a key that stands twice is a problem."""
-    if node is None:
-        yield Problem(place, "the file is empty")
-        return
-    # The text of a block scalar begins on the line after its mark.
-    is_block = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
-    lines[place] = node.start_mark.line + (2 if is_block else 1)
-    if isinstance(node, yaml.SequenceNode):
-        for number, item in enumerate(node.value):
-            yield from _places(item, (*place, number), lines)
-    elif isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            name = str(key.value)
-            lines.setdefault((*place, name), key.start_mark.line + 1)
-            if name in seen:
-                yield Problem((*place, name), f"the key {name!r} stands twice")
-            seen.add(name)
-            yield from _places(value, (*place, name), lines)
-
-
-def _line(problem: Problem, lines: Mapping[Place, int]) -> int:
-    place = problem.place
-    while place and place not in lines:
-        place = place[:-1]
-    return lines.get(place, 1) + max(0, problem.line_in_text - 1)
-
-
-def _named(problem: Problem) -> str:
-    place = ".".join(str(part) for part in problem.place)
-    return f"{place}: {problem.message}" if place else problem.message
+def _first(problems: Iterator[Problem]) -> list[Problem]:
+    """As many as are told: to find what comes near to a name that is not there takes its time."""
+    return list(islice(problems, MAX_PROBLEMS + 1))
 
 
 def _told(error: Any) -> Problem:

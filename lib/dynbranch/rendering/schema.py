@@ -9,8 +9,15 @@ from dynbranch.rendering.json_path import parse_path
 from dynbranch.rendering.patterns import Pattern
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+MAX_PARTS = 128
+"""Inputs, stages, decision points, and items of each of their lists."""
+
+MAX_TAGS = 2_048
+"""Of Jinja, in all texts of a template: to compile more takes many seconds."""
+
 _NAME = re.compile(r"[A-Za-z][\w-]{0,63}")
 _IDENTIFIER = re.compile(r"[A-Za-z]\w{0,63}")
+_TAG = re.compile(r"\{[{%#]")
 _RESERVED = frozenset({"output", "outputs", "selection", "selections", "index", "range", "namespace", "dict"})
 
 
@@ -101,7 +108,7 @@ class StageSpec(_Part):
     """A tool stage's tool; its own name when it is not said."""
     repeats: bool = False
     speculable: Annotated[Literal["yes", "once", "no"], BeforeValidator(_yes_or_no)] = "no"
-    reads: Literal["none", "source"] | list[str] = "none"
+    reads: Literal["none", "source"] | Annotated[list[str], Field(max_length=MAX_PARTS)] = "none"
     request: str = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -128,10 +135,14 @@ class PredictorSpec(BaseModel):
 
 class CandidatesSpec(_Part):
     menu: WhereSpec | None = None
-    texts: Annotated[list[WhereSpec], BeforeValidator(_single_as_list)] = []
+    texts: Annotated[list[WhereSpec], BeforeValidator(_single_as_list)] = Field(
+        default=[], max_length=MAX_PARTS
+    )
     unused: bool = False
     at_most: int = Field(default=8, ge=1, le=64)
-    predictors: Annotated[list[PredictorSpec], BeforeValidator(_predictors)] = Field(min_length=1)
+    predictors: Annotated[list[PredictorSpec], BeforeValidator(_predictors)] = Field(
+        min_length=1, max_length=MAX_PARTS
+    )
 
 
 class MomentSpec(_Part):
@@ -160,9 +171,11 @@ class DecisionPointSpec(_Part):
     window: Literal["decode", "wait"]
     branch: Literal["exclusive", "independent"]
     resolved_by: ResolvedBySpec
-    opens: Annotated[list[MomentSpec], BeforeValidator(_single_as_list)] = Field(min_length=1)
+    opens: Annotated[list[MomentSpec], BeforeValidator(_single_as_list)] = Field(
+        min_length=1, max_length=MAX_PARTS
+    )
     candidates: CandidatesSpec
-    then: Annotated[list[str], BeforeValidator(_single_as_list)] = Field(min_length=1)
+    then: Annotated[list[str], BeforeValidator(_single_as_list)] = Field(min_length=1, max_length=MAX_PARTS)
     expires_s: float = Field(default=120.0, gt=0, le=86_400)
 
 
@@ -172,6 +185,16 @@ InputName = Annotated[str, AfterValidator(_input_name)]
 class TemplateSpec(_Part):
     workflow_type: NameText
     version: int = Field(ge=1)
-    inputs: dict[InputName, InputSpec] = {}
-    stages: dict[NameText, StageSpec] = Field(min_length=1)
-    decision_points: dict[NameText, DecisionPointSpec] = {}
+    inputs: dict[InputName, InputSpec] = Field(default={}, max_length=MAX_PARTS)
+    stages: dict[NameText, StageSpec] = Field(min_length=1, max_length=MAX_PARTS)
+    decision_points: dict[NameText, DecisionPointSpec] = Field(default={}, max_length=MAX_PARTS)
+
+    @model_validator(mode="after")
+    def _few_tags(self) -> TemplateSpec:
+        texts = [text for stage in self.stages.values() for text in (stage.request, *stage.reads)]
+        tags = sum(len(_TAG.findall(text)) for text in texts)
+        if tags > MAX_TAGS:
+            raise ValueError(
+                f"the stages' requests have {tags:,} tags ({{{{, {{%), and at most {MAX_TAGS:,} are read"
+            )
+        return self

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dynbranch.domain.template import Template, WorkflowContext
-from dynbranch.rendering.constants import TAG
+from dynbranch.rendering.constants import taken_apart
 from dynbranch.rendering.jinja import JinjaRenderer
 
 # Control characters never stand in JSON as they are, so they mark where a slot begins and ends.
@@ -52,7 +52,7 @@ class SlotRenderer:
         return slots
 
     def _marked(self, request: str) -> str:
-        parts: list[Any] = TAG.split(request)
+        parts: list[Any] = [*taken_apart(request)]
         return "".join(
             self._mark(part) if place % 2 and part.startswith("{{") else part
             for place, part in enumerate(parts)

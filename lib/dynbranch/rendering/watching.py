@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from types import MappingProxyType
+from typing import Final
 
 from dynbranch.domain.errors import DomainError
 from dynbranch.domain.ids import Instant
 from dynbranch.domain.template import Template
 from dynbranch.rendering.following import Follower
 from dynbranch.rendering.jinja import JinjaRenderer
+from dynbranch.rendering.problems import TemplateInvalid
 from dynbranch.rendering.reading import parse_template
+from dynbranch.rendering.yaml_text import MAX_CHARACTERS, MAX_TOLD_CHARACTERS
 
 POLL_S = 2.0
 """How long a saved file may wait: a person who saved it looks for the log line at about that time."""
+
+MAX_FILE_BYTES: Final = 4 * MAX_CHARACTERS
+MAX_FOLDER_CHARACTERS: Final = 8 * MAX_CHARACTERS
+"""Of all templates in force: every gateway is told them in one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +40,32 @@ class LoadedTemplate:
 
 def load_template(path: Path) -> LoadedTemplate:
     """Raises TemplateInvalid, whose message names file and line of every problem; OSError."""
-    text = path.read_text(encoding="utf-8")
-    template = parse_template(text, str(path), JinjaRenderer)
-    return LoadedTemplate(path, text, template, Follower(template), JinjaRenderer(template))
+    text = _text_of(path)
+    try:
+        template = parse_template(text, str(path), JinjaRenderer)
+        return LoadedTemplate(path, text, template, Follower(template), JinjaRenderer(template))
+    except TemplateInvalid:
+        raise
+    # A file is anybody's, and four readers take part: whatever one of them says of a file is the file's
+    # fault, and never ends who reads it.
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error)[:MAX_TOLD_CHARACTERS]}"
+        raise TemplateInvalid((), (f"{path}:1: this can not be read: {reason}",)) from error
+
+
+def _text_of(path: Path) -> str:
+    """Raises TemplateInvalid, OSError. Waits for no pipe, and reads no device to its end."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise TemplateInvalid((), (f"{path}:1: this is no file",))
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise TemplateInvalid((), (f"{path}:1: the file is larger than {MAX_FILE_BYTES:,} bytes",))
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise TemplateInvalid((), (f"{path}:{line}: not UTF-8: {error.reason}",)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +142,17 @@ class TemplateFolder:
             fresh = load_template(path)
         except DomainError as error:
             return Rejected(path, error.message, kept)
-        except (OSError, UnicodeDecodeError) as error:
-            return Rejected(path, f"{path}: {error}", kept)
+        except OSError as error:
+            return Rejected(path, f"{path}:1: {error.strerror or error}", kept)
         type_id = fresh.template.workflow_type
         for other, loaded in self._loaded.items():
             if other != path and loaded.template.workflow_type == type_id:
                 reason = f"{path}:1: {other.name} already declares the workflow type {type_id!r}"
                 return Rejected(path, reason, kept)
+        others = sum(len(loaded.text) for other, loaded in self._loaded.items() if other != path)
+        if others + len(fresh.text) > MAX_FOLDER_CHARACTERS:
+            reason = f"{path}:1: the folder's templates have more than {MAX_FOLDER_CHARACTERS:,} characters"
+            return Rejected(path, reason, kept)
         self._loaded[path] = fresh
         return Adopted(path, fresh.template)
 
