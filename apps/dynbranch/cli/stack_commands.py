@@ -13,7 +13,15 @@ from pathlib import Path
 import typer
 from dynbranch.cli.endings import failures_explained, stops_on_signals
 from dynbranch.cli.failures import CliFailure
-from dynbranch.cli.up_notes import engine_note, engine_problem, reuse_notes, served_models, template_notes
+from dynbranch.cli.up_notes import (
+    check_engine_url,
+    engine_note,
+    engine_problem,
+    how_to_use,
+    reuse_notes,
+    served_models,
+    template_notes,
+)
 from dynbranch.demo.branch_runs import (
     SHORT,
     SHOWN_ARMS,
@@ -120,6 +128,8 @@ def draw_timeline(picture: Path, state_dir: Path | None) -> None:
 
 def stay_up(options: UpOptions) -> None:
     _check_port(options.port)
+    for url in options.engine_urls:
+        check_engine_url(url)
     console = Console()
     state = options.state_dir or default_state_dir()
     templates = options.templates or TEMPLATES
@@ -164,22 +174,14 @@ def _print_how_to_use(stack: Stack, console: Console, traces: Path | None) -> No
     if not served:
         _note(console, f"No engine is ready yet: no model is served so far. Its agent says why in {logs}.")
     _note(console, *reuse_notes(served))
-    model = served[0]["id"] if served else "MODEL"
-    body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": "Say hello."}]}
-    lines = [
-        f"DynBranch is up: {stack.url}",
-        "",
-        f'  Python   OpenAI(base_url="{stack.url}/v1", api_key="any"), model "{model}"',
-        f"  Shell    curl -i {stack.url}/v1/chat/completions -d '{json.dumps(body)}'",
-        "           twice: the second answer says x-dynbranch-outcome: hit",
-        f'  Tools    curl -i {stack.url}/dynbranch/v1/tools/search -d \'{{"query": "river", "k": 2}}\'',
-        f'  Write    curl -X PUT {stack.passages_url}/passages/ID -d \'{{"text": "…"}}\'',
-        f"  Logs     {logs}",
-        *([f"  Traces   {traces}"] if traces else []),
-        "",
-        "Ctrl-C stops it.",
-    ]
-    console.print("\n".join(lines), soft_wrap=True, highlight=False, markup=False)
+    how = how_to_use(
+        stack.url,
+        served[0]["id"] if served else "",
+        logs,
+        passages="" if stack.options.engine_urls else stack.passages_url,
+        traces=traces,
+    )
+    console.print("\n".join(how), soft_wrap=True, highlight=False, markup=False)
 
 
 def _note(console: Console, *notes: str) -> None:

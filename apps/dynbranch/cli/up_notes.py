@@ -11,7 +11,9 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from dynbranch.cli.failures import CliFailure
 from dynbranch.domain.ids import Instant
 from dynbranch.rendering.watching import Rejected, TemplateFolder
 
@@ -33,6 +35,23 @@ def template_notes(folder: Path) -> list[str]:
             "'dynbranch template learn' proposes one from recorded traffic."
         )
     return notes
+
+
+def check_engine_url(url: str) -> None:
+    """Raises CliFailure where nothing could be reached by it, before anything starts."""
+    advice = "Give the engine's address without a path, as --engine-url http://127.0.0.1:8000."
+    try:
+        parts = urlsplit(url)
+        named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        named = False
+    if not named:
+        if "://" not in url and url.strip("/"):
+            advice = f"Did you mean http://{url}?"
+        raise CliFailure(f"--engine-url: {url!r} is not the base URL of an engine", advice)
+    if parts.path.rstrip("/").endswith("/v1"):
+        without = url.rstrip("/").removesuffix("/v1")
+        raise CliFailure(f"--engine-url: {url!r} ends with /v1", f"Leave it out: {without}.")
 
 
 def engine_problem(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> str:
@@ -69,3 +88,34 @@ def reuse_notes(models: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 "DYNBRANCH_ENGINE_AGENT_FINGERPRINT_FACTS=chat_template=NAME,weights=NAME, and with "
                 "new names whenever either changes."
             )
+
+
+def how_to_use(
+    url: str, model: str, logs: Path, *, passages: str = "", traces: Path | None = None
+) -> list[str]:
+    """Lines for a person. No ``model``: none is served so far. ``passages``: of the demo's own tools, where
+    they are of use."""
+    lines = [f"DynBranch is up: {url}", ""]
+    if model:
+        body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": "Say hello."}]}
+        lines += [
+            f'  Python   OpenAI(base_url="{url}/v1", api_key="any"), model "{model}", temperature=0',
+            f'           Anthropic(base_url="{url}", api_key="any"), extra_body={{"temperature": 0}}',
+            "           Only greedy requests are reused: without a temperature most engines draw at random.",
+            f"  Shell    curl -i {url}/v1/chat/completions -d '{json.dumps(body)}'",
+            "           twice: the second answer says x-dynbranch-outcome: hit",
+        ]
+    else:
+        lines.append(
+            f"  Models   curl {url}/v1/models   (none so far: it lists them as soon as an engine is there)"
+        )
+    if passages:
+        lines += [
+            f'  Tools    curl -i {url}/dynbranch/v1/tools/search -d \'{{"query": "river", "k": 2}}\'',
+            f'  Write    curl -X PUT {passages}/passages/ID -d \'{{"text": "…"}}\'',
+        ]
+    lines.append("  Look     dynbranch stats, dynbranch inspect branch (in this folder, in another terminal)")
+    lines.append(f"  Logs     {logs}")
+    if traces:
+        lines.append(f"  Traces   {traces}")
+    return [*lines, "", "Ctrl-C stops it."]

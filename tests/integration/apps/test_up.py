@@ -11,7 +11,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from dynbranch.cli.up_notes import engine_problem, reuse_notes, template_notes
+from dynbranch.cli.failures import CliFailure
+from dynbranch.cli.up_notes import check_engine_url, engine_problem, how_to_use, reuse_notes, template_notes
 from dynbranch.demo.processes import free_ports
 from dynbranch.demo.stack import TEMPLATES
 
@@ -41,6 +42,32 @@ def test_a_model_that_is_not_reused_is_told_with_what_to_vouch_for() -> None:
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://[::1"])
 def test_an_engine_that_is_not_there_has_a_problem(url: str) -> None:
     assert engine_problem(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("localhost:8123", "http://localhost:8123"),
+        ("127.0.0.1:8123/", "http://127.0.0.1:8123"),
+        ("ftp://host:1", "http://127.0.0.1:8000"),
+        ("http://", "http://127.0.0.1:8000"),
+        ("http://[::1", "http://127.0.0.1:8000"),
+        ("http://host:99999", "http://127.0.0.1:8000"),
+        ("http://host:1/v1/", "Leave it out: http://host:1."),
+    ],
+)
+def test_a_url_that_is_none_is_refused_at_once(url: str, advice: str) -> None:
+    with pytest.raises(CliFailure) as failure:
+        check_engine_url(url)
+    assert advice in failure.value.advice
+    check_engine_url("https://[::1]:8000/prefix/")
+
+
+def test_what_is_said_fits_what_runs(tmp_path: Path) -> None:
+    demo = "\n".join(how_to_use("http://g", "m", tmp_path, passages="http://p"))
+    assert 'model "m"' in demo and "extra_body" in demo and "tools/search" in demo and "http://p/" in demo
+    own = "\n".join(how_to_use("http://g", "", tmp_path))
+    assert "MODEL" not in own and "tools" not in own and "passages" not in own and "/v1/models" in own
 
 
 def test_without_an_engine_the_rest_is_up(tmp_path: Path) -> None:
@@ -73,3 +100,4 @@ def test_without_an_engine_the_rest_is_up(tmp_path: Path) -> None:
     assert process.returncode == 0, said
     assert f"No engine answers at http://127.0.0.1:{nobody}" in said
     assert "No engine is ready yet" in said and "nothing runs ahead" in said
+    assert "/passages/" not in said and 'model "' not in said
