@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harnesses.programs import HOME, MODEL
+from harnesses.programs import GREEDY, HOME, MODEL
 
 collect_ignore_glob = [] if HOME else ["test_*.py"]
 
@@ -45,6 +45,7 @@ def started(command: tuple[str, ...], folder: Path, told: str) -> Iterator[str]:
     """What the process tells of itself once it is ready."""
     # Services take every DYNBRANCH_ variable for a setting.
     environment = {name: text for name, text in os.environ.items() if not name.startswith("DYNBRANCH_")}
+    environment["DYNBRANCH_GATEWAY_GREEDY_HARNESSES"] = ",".join(program.name for program in GREEDY)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as process:
         try:
             assert process.stdout is not None

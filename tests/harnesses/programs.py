@@ -186,3 +186,6 @@ QWEN_CODE: Final = Program(
 )
 
 PROGRAMS: Final = (CLAUDE_CODE, CODEX, OPENCODE, QWEN_CODE)
+
+GREEDY: Final = (CLAUDE_CODE, CODEX, OPENCODE)
+"""Whose requests the gateway has decoded greedily."""

@@ -10,11 +10,13 @@ from dynbranch.gateway.core.request_headers import parse_identity
 from dynbranch.gateway.protocols.harness import (
     MAX_ID_CHARACTERS,
     Who,
+    decoded_greedily,
     masked,
     system_prompt,
     who_asks,
     workflow_type,
 )
+from dynbranch.naming.document import parse_body
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,6 +131,17 @@ def test_what_can_not_be_an_id_is_none(text: str) -> None:
     headers = {**CLAUDE_CODE, "x-claude-code-session-id": text}
     assert asks(headers).workflow_id == ""
     assert parse_identity(asks(headers).told_in(headers), "t").workflow_id == ""
+
+
+@pytest.mark.parametrize(
+    "temperature", [b"", b',"temperature":1', b',"temperature":null', b',"temperature":0']
+)
+def test_greedy_is_temperature_0_and_nothing_else(temperature: bytes) -> None:
+    document = parse_body(b'{"model":"m","top_p":0.50,"seed":1e0' + temperature + b"}")
+    greedy = decoded_greedily(document)
+    assert greedy.source == b'{"model":"m","top_p":0.50,"seed":1e0,"temperature":0}'
+    assert parse_body(greedy.source).value == greedy.value
+    assert decoded_greedily(greedy) is greedy
 
 
 # -- the type of a workflow ----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from dynbranch.gateway.core.reuse_policy import ReusePolicy, storable, why_not_r
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.protocols.errors import ApiError, unknown_model
-from dynbranch.gateway.protocols.harness import Who, harness_in, who_asks
+from dynbranch.gateway.protocols.harness import Who, decoded_greedily, harness_in, who_asks
 from dynbranch.gateway.telling import Recognised, recognise
 from dynbranch.gateway.templates import Templates
 from dynbranch.naming.document import Document, parse_body
@@ -37,12 +37,14 @@ MAX_ORDER_BYTES = 60 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class ArrivalPolicy:
-    """``shares_all``: one sharing group for all tenants. ``hides_keys``: the key is the gateway's own."""
+    """``shares_all``: one sharing group for all tenants. ``hides_keys``: the key is the gateway's own.
+    ``greedy_harnesses``: whose requests are decoded greedily, whatever they ask for."""
 
     reuse: ReusePolicy
     shares_all: bool
     hides_keys: bool
     engine_url: str
+    greedy_harnesses: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,14 @@ class Arrivals:
     async def chat(self, document: Document, headers: Mapping[str, str], tenant: str) -> Arrival:
         """A request in the form of Chat Completions, whatever it came as. Raises InvalidRequest, ApiError
         (404) for an unknown model, OnlyRaw."""
-        body = document.source
-        model_name = model_of(document)
-        who = await self._desk.read(body, who_asks, headers, document.value) if harness_in(headers) else None
+        model_name, who = model_of(document), None
+        if harness_in(headers) is not None:
+            who = await self._desk.read(document.source, who_asks, headers, document.value)
         if who is not None:
             headers = who.told_in(headers)
+            if self.decodes_greedily(who):
+                document = await self._desk.read(document.source, decoded_greedily, document)
+        body = document.source
         identity, opt_outs = parse_identity(headers, tenant), parse_opt_outs(headers)
         scope = parse_read_scope(headers)
         pool = self._pool(self._directory.offers_of_model(model_name), "model", model_name)
@@ -250,6 +255,10 @@ class Arrivals:
                 return pool.bypass_urls
             case _:
                 return ()
+
+    def decodes_greedily(self, who: Who | None) -> bool:
+        """Whether the operator has decided so for this harness."""
+        return who is not None and who.harness in self._policy.greedy_harnesses
 
     def sharing(self, arrival: Arrival) -> str:
         """Who shares the result, for people. A key shows by its SHA-256 alone, and that not whole."""

@@ -189,6 +189,7 @@ class Gateway:
             shares_all=self._settings.sharing == "all",
             hides_keys=self._tenants.has_keys,
             engine_url=self._settings.engine_url,
+            greedy_harnesses=frozenset(self._settings.greedy_harnesses),
         )
         arrivals = Arrivals(self.directory, policy, self.desk, self.templates)
         return App(

@@ -106,7 +106,7 @@ class StageEndpoints:
         except OnlyRaw:
             await self._model_aside(exchange, account, body)
             return
-        self._arrived(account, arrival, span, exchange, document.source)
+        self._arrived(account, arrival, span, exchange, arrival.request.document.source)
         stage, sink = arrival.stage, self._sink(dialect, exchange, account, arrival, document)
         del document
         # The parsed request may be many times as large as its text, and is not needed while it runs.

@@ -154,6 +154,7 @@ class StoreEndpoints:
                 "outcome": outcome,
                 "why": why,
                 "sharing": self._arrivals.sharing(arrival),
+                "sampling": "greedy" if self._arrivals.decodes_greedily(arrival.who) else "as-sent",
                 **explained,
                 "agents": [
                     {"address": agent.address, "ready": agent.available, "in_flight": agent.load.in_flight}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from dynbranch.naming.document import Json
+from dynbranch.naming.document import Document, Json, Number, emit
 
 MAX_ID_CHARACTERS: Final = 200
 MAIN_AGENT: Final = "main"
@@ -67,6 +67,16 @@ def harness_in(headers: Mapping[str, str]) -> str | None:
             return "qwen-code"
         case _:
             return None
+
+
+def decoded_greedily(document: Document) -> Document:
+    """A request in the form of Chat Completions with temperature 0, whatever it asked for. Coding agents ask
+    for none, and so get answers that can not be reused."""
+    value = document.value
+    if not isinstance(value, dict) or value.get("temperature") == Number("0"):
+        return document
+    greedy: dict[str, Json] = {**value, "temperature": Number("0")}
+    return Document(emit(greedy).encode(), greedy)
 
 
 # -- each harness's own words --------------------------------------------------------------------------------
