@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from dynbranch.cli.failures import CliFailure
 from dynbranch.cli.gateway_calls import ask
 from dynbranch.cli.places import find
-from rich.console import Console
+from dynbranch.cli.screens import console_for_tables, local_time, without_units
 from rich.markup import escape
 from rich.table import Table
 
 _PATH = "/dynbranch/v1/branches"
+_ID_DIGITS = 32
 
 
 def show_branches(workflow: str, gateway: str | None, *, as_json: bool) -> None:
@@ -23,12 +24,30 @@ def show_branches(workflow: str, gateway: str | None, *, as_json: bool) -> None:
 
 
 def show_branch(branch: str, gateway: str | None, *, as_json: bool) -> None:
-    answer = ask(find(gateway).gateway, f"{_PATH}/{quote(branch, safe='')}")
+    """``branch``: its id, or a beginning that only one of the newest has. Raises CliFailure."""
+    at = find(gateway).gateway
+    answer = ask(at, f"{_PATH}/{quote(_whole_id(branch, at), safe='')}")
     _print(answer, as_json, branch_tables(answer))
 
 
+def _whole_id(beginning: str, gateway: str) -> str:
+    text = beginning.lower().rstrip("….")
+    if len(text) >= _ID_DIGITS:
+        return text
+    ids = [str(each["branch"]) for each in ask(gateway, _PATH)["data"]]
+    found = [id for id in ids if id.startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise CliFailure(f"{len(found)} branches begin with {text!r}", f"They are: {', '.join(found[:5])}.")
+    raise CliFailure(
+        f"none of the {len(ids)} newest branches begins with {text!r}",
+        "'dynbranch inspect branch' lists them.",
+    )
+
+
 def _print(answer: Any, as_json: bool, tables: Sequence[Table] | Iterator[Table]) -> None:
-    console = Console()
+    console = console_for_tables()
     if as_json:
         console.print_json(data=answer)
         return
@@ -39,13 +58,13 @@ def _print(answer: Any, as_json: bool, tables: Sequence[Table] | Iterator[Table]
 def _list(branches: Sequence[Mapping[str, Any]]) -> Table:
     title = "branches, newest first" if branches else "the controller knows no branch"
     table = Table("branch", "opened", "workflow", "decision", "state", title=title, title_justify="left")
+    table.columns[0].overflow = "fold"  # An id is wanted whole.
     for heading in ("candidates", "fills", "consumed"):
         table.add_column(heading, justify="right")
     for each in branches:
-        opened = datetime.fromtimestamp(each["opened_unix_ms"] / 1000).astimezone()
         table.add_row(
             each["branch"],
-            f"{opened:%H:%M:%S}",
+            local_time(each["opened_unix_ms"]),
             escape(f"{each['workflow_type']} {each['workflow']}".strip()),
             escape(each["decision_point"]),
             each["state"],
@@ -100,7 +119,8 @@ def _is_table(value: Any) -> bool:
 def _facts(title: str, facts: Mapping[str, Any]) -> Table:
     table = Table(title=title, title_justify="left", show_header=False)
     for key, value in facts.items():
-        table.add_row(_words(key), _cell(value))
+        shown = local_time(value) if key.endswith("_unix_ms") and value else _cell(value)
+        table.add_row(_words(without_units(key)), shown)
     return table
 
 

@@ -286,7 +286,10 @@ def inspect(
         typer.Argument(help="A reuse name, 64 hexadecimal digits: 'explain' tells it. Or the word 'branch'."),
     ],
     branch: Annotated[
-        str, typer.Argument(help="After 'branch': its id; without one the newest branches are listed.")
+        str,
+        typer.Argument(
+            help="After 'branch': its id or the beginning of it; without one the newest are listed."
+        ),
     ] = "",
     workflow: Annotated[str, typer.Option(help="Of branches: those of one workflow.")] = "",
     gateway: Gateway = None,
@@ -306,17 +309,28 @@ def inspect(
         show_branches(workflow, gateway, as_json=json)
 
 
+class Protocol(Enum):
+    """What a harness speaks, as an explanation names it."""
+
+    CHAT = "chat"
+    MESSAGES = "messages"
+    RESPONSES = "responses"
+
+
 @app.command()
 @for_people
 def explain(
-    file: Annotated[Path, typer.Argument(help="A Chat Completions body as JSON; - reads standard input.")],
+    file: Annotated[Path, typer.Argument(help="A request's body as JSON; - reads standard input.")],
+    protocol: Annotated[
+        Protocol | None, typer.Option(help="What the body is written in; else it is told by its look.")
+    ] = None,
     gateway: Gateway = None,
     json: AsJson = False,
 ) -> None:
     """The name of a request, the classes of its fields, and whether it would hit. Executes nothing."""
     from dynbranch.cli.store_commands import show_explanation
 
-    show_explanation(file, gateway, as_json=json)
+    show_explanation(file, protocol.value if protocol else "", gateway, as_json=json)
 
 
 @app.command()
@@ -353,7 +367,9 @@ def traces(
     file: Annotated[
         Path | None, typer.Argument(help="OTLP JSON lines; else the newest file below ./var.")
     ] = None,
-    trace: Annotated[str, typer.Option(help="Beginning of a trace id; else the last trace.")] = "",
+    trace: Annotated[
+        str, typer.Option(help="Beginning of a trace id; else the newest that is finished.")
+    ] = "",
     json: AsJson = False,
 ) -> None:
     """One trace as a tree."""

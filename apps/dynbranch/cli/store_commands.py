@@ -8,17 +8,30 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
 from dynbranch.cli.failures import CliFailure
 from dynbranch.cli.gateway_calls import ask
 from dynbranch.cli.places import find
-from rich.console import Console
+from dynbranch.cli.screens import console_for_tables, local_time, without_units
 from rich.markup import escape
 from rich.table import Table
 
 _STATS_TIMEOUT_S = 5.0
+PATHS: Mapping[str, str] = MappingProxyType(
+    {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+)
+_ABOUT: Mapping[str, str] = MappingProxyType(
+    {
+        "csl": "Demands that reached the store since it started. Sampled requests and no-store never do; "
+        "one that had to be asked again counts twice.",
+        "controller": "Requests that gateways reported since it started, each once, however it was answered: "
+        "a sampled one is a miss here and none in the store.",
+    }
+)
+_OF_MESSAGES = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "document", "image"})
 
 
 def show_entry(name: str, gateway: str | None, *, as_json: bool) -> None:
@@ -26,13 +39,47 @@ def show_entry(name: str, gateway: str | None, *, as_json: bool) -> None:
     _print(answer, as_json, _entry_tables)
 
 
-def show_explanation(file: Path, gateway: str | None, *, as_json: bool) -> None:
+def show_explanation(file: Path, protocol: str, gateway: str | None, *, as_json: bool) -> None:
+    """``protocol``: what the body is written in; empty: as it looks."""
     try:
         body = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
         raise CliFailure(f"{file} can not be read: {error.strerror}") from None
-    answer = ask(find(gateway).gateway, "/dynbranch/v1/explain", body)
+    path = f"/dynbranch/v1/explain{PATHS[protocol or protocol_of(body)]}"
+    answer = ask(find(gateway).gateway, path, body)
     _print(answer, as_json, _explanation_tables)
+
+
+def protocol_of(body: bytes) -> str:
+    """What a body looks like. One that both could have sent counts as Chat Completions."""
+    try:
+        asked = json.loads(body)
+    except ValueError:
+        return "chat"
+    match asked:
+        case {"messages": list(messages)}:
+            tools = asked.get("tools")
+            speaks = (
+                "system" in asked
+                or "stop_sequences" in asked
+                or any(isinstance(t, dict) and "input_schema" in t for t in _list_of(tools))
+                or any(
+                    isinstance(block, dict)
+                    and (block.get("type") in _OF_MESSAGES or "cache_control" in block)
+                    for message in messages
+                    if isinstance(message, dict)
+                    for block in _list_of(message.get("content"))
+                )
+            )
+            return "messages" if speaks else "chat"
+        case {"input": _}:
+            return "responses"
+        case _:
+            return "chat"
+
+
+def _list_of(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def report_write(records: Sequence[str], gateway: str | None, reporter: str, *, as_json: bool) -> None:
@@ -73,18 +120,19 @@ async def _stats(csl: str, controller: str) -> dict[str, Any]:
 
 
 def _print(answer: Mapping[str, Any], as_json: bool, tables: Any) -> None:
-    console = Console()
+    console = console_for_tables()
     if as_json:
         console.print_json(data=answer)
         return
-    for table in tables(answer):
-        console.print(table)
+    for shown in tables(answer):
+        console.print(shown, soft_wrap=isinstance(shown, str), highlight=False)
 
 
 def _facts(title: str, facts: Mapping[str, Any]) -> Table:
     table = Table(title=title, title_justify="left", show_header=False)
     for key, value in facts.items():
-        table.add_row(key, escape(str(value)))
+        shown = local_time(value) if key.endswith("_unix_ms") else str(value)
+        table.add_row(without_units(key), escape(shown))
     return table
 
 
@@ -92,28 +140,31 @@ def _entry_tables(answer: Mapping[str, Any]) -> list[Table]:
     tables: list[Table] = []
     if entry := answer.get("entry"):
         plain = {key: value for key, value in entry.items() if key != "derivations"}
-        tables.append(_facts(f"stored under {answer['name']}", plain))
+        tables.append(_facts("stored", {"name": answer["name"], **plain}))
         derivations = Table("read token", "reads", "made from", title="why it exists", title_justify="left")
         for each in entry["derivations"]:
             derivations.add_row(
                 each["read_token"],
                 "\n".join(f"{escape(read['record'])} as of {read['as_of']}" for read in each["reads"]),
-                "\n".join(producer["name"][:16] + "…" for producer in each["producers"]),
+                "\n".join(producer["name"] for producer in each["producers"]),
             )
         tables.append(derivations)
     if went := answer.get("invalidations"):
-        table = Table("incarnation", "version", "because of", "told by", title="gone", title_justify="left")
+        headings = ("incarnation", "went", "version", "because of", "told by")
+        table = Table(*headings, title="gone", title_justify="left")
         for each in went:
-            cause = each["record"] or f"its producer {each['lost_producer']['name'][:16]}… fell"
-            table.add_row(str(each["incarnation"]), each["version"], escape(cause), escape(each["reporter"]))
+            cause = each["record"] or f"its producer {each['lost_producer']['name']} fell"
+            at = local_time(each["at_unix_ms"]) if "at_unix_ms" in each else ""
+            texts = (at, each["version"], escape(cause), escape(each["reporter"]))
+            table.add_row(str(each["incarnation"]), *texts)
         tables.append(table)
     return tables or [
-        _facts(f"nothing is stored under {answer['name']}", {"running now": answer.get("live", [])})
+        _facts("nothing is stored", {"name": answer["name"], "running now": answer.get("live", [])})
     ]
 
 
 def _explanation_tables(answer: Mapping[str, Any]) -> list[Table]:
-    shown = ("name", "outcome", "why", "model", "level", "sharing")
+    shown = ("name", "protocol", "outcome", "why", "model", "level", "sharing")
     summary = {key: answer[key] for key in shown if answer.get(key) is not None}
     fields = Table("field", "class", title="fields", title_justify="left")
     for each in answer.get("fields", []):
@@ -133,5 +184,42 @@ def _write_tables(answer: Mapping[str, Any]) -> list[Table]:
     return tables
 
 
-def _stats_tables(answer: Mapping[str, Any]) -> list[Table]:
-    return [_facts(service, counted or {"": "this gateway has none"}) for service, counted in answer.items()]
+def _stats_tables(answer: Mapping[str, Any]) -> list[Table | str]:
+    shown: list[Table | str] = []
+    for service, counted in answer.items():
+        shown.append(_counts(service, counted))
+        if counted is not None and service in _ABOUT:
+            shown.append(_ABOUT[service] + "\n")
+    return shown
+
+
+def _counts(service: str, counted: Mapping[str, Any] | None) -> Table:
+    table = Table(title=service, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    if counted is None:
+        table.add_row("this gateway has none", "")
+        return table
+    for key, value in counted.items():
+        if isinstance(value, dict):
+            for name, count in value.items():
+                table.add_row(f"{_words(key)}: {escape(name)}", f"{count:,}")
+            continue
+        table.add_row(_words(key), f"{value:,}" if isinstance(value, int | float) else escape(str(value)))
+    outcomes = counted.get("outcomes", {}) if service == "controller" else counted
+    if rate := _reused_share(outcomes):
+        table.add_section()
+        table.add_row("reused", rate)
+    return table
+
+
+def _reused_share(counted: Mapping[str, Any]) -> str:
+    """Of all that asked, those that needed no execution of their own. Both spellings of a count."""
+    ways = (("hits", "hit"), ("joins", "joined"), ("promotions", "promoted"), ("adoptions", "adopted"))
+    reused = sum(counted.get(many, counted.get(one, 0)) for many, one in ways)
+    asked = reused + counted.get("misses", counted.get("miss", 0))
+    return f"{reused:,} of {asked:,}, {reused / asked:.1%}" if asked else ""
+
+
+def _words(key: str) -> str:
+    return escape(key.replace("_", " "))

@@ -59,6 +59,11 @@ def learn_template(
                 f"Choose one with --workflow-type: {', '.join(types) or 'none is there'}.",
             )
         workflow_type = types[0]
+    if workflow_type not in types:
+        raise CliFailure(
+            f"{traffic} has no request of the workflow type {workflow_type!r}",
+            f"It has requests of these types: {', '.join(types) or 'none'}.",
+        )
     try:
         text = learn(exchanges, workflow_type, version)
     except NotLearnable as error:

@@ -25,6 +25,7 @@ ENTRY = {
         "incarnation": 3,
         "label": "get",
         "level": "sourced",
+        "created_unix_ms": 1_700_000_000_000,
         "derivations": [
             {
                 "read_token": "1.5",
@@ -115,11 +116,15 @@ BRANCHES = {
 }
 
 
-STATS = {"csl": {"version": "1.2", "hits": 7}, "controller": None}
+STATS = {
+    "csl": {"version": "1.2", "hits": 6, "joins": 1, "misses": 1},
+    "controller": {"arrivals": 1234, "outcomes": {"hit": 1, "miss": 3}, "saved_ms": 1.5},
+}
 
 
 class Answers(BaseHTTPRequestHandler):
     keys: ClassVar[list[str | None]] = []
+    explained: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         if self.path == "/dynbranch/v1/stats":
@@ -137,7 +142,8 @@ class Answers(BaseHTTPRequestHandler):
         self.keys.append(self.headers.get("authorization"))
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         match self.path:
-            case "/dynbranch/v1/explain":
+            case path if path.startswith("/dynbranch/v1/explain/"):
+                self.explained.append(path.removeprefix("/dynbranch/v1/explain"))
                 self._answer(200, EXPLAINED)
             case "/dynbranch/v1/writes" if "/" in body["records"][0]:
                 self._answer(200, WRITTEN)
@@ -177,7 +183,7 @@ def test_inspect_shows_why_it_exists_and_why_it_went(run: CliRunner, gateway: st
     shown = run.invoke(app, ["inspect", NAME, "--gateway", gateway])
     assert shown.exit_code == 0
     assert "passages/1 as of 1.5" in shown.output
-    assert "its producer cdcdcdcdcdcdcdcd… fell" in shown.output
+    assert f"its producer {'cd' * 32} fell" in shown.output
     data = run.invoke(app, ["inspect", NAME, "--gateway", gateway, "--json"])
     assert json.loads(data.output) == ENTRY
 
@@ -200,6 +206,47 @@ def test_inspect_branch_lists_the_newest(run: CliRunner, gateway: str) -> None:
     assert "knows no branch" in none.output
     wrong = run.invoke(app, ["inspect", NAME, "abc", "--gateway", gateway])
     assert wrong.exit_code != 0 and "inspect branch abc" in wrong.output
+
+
+def test_a_branch_is_found_by_the_beginning_of_its_id(run: CliRunner, gateway: str) -> None:
+    for beginning in ("0b", "0B0b0b…"):
+        shown = run.invoke(app, ["inspect", "branch", beginning, "--gateway", gateway])
+        assert shown.exit_code == 0 and "free slots" in shown.output
+    shown = run.invoke(app, ["inspect", "branch", "ff", "--gateway", gateway])
+    assert shown.exit_code == 1 and "begins with 'ff'" in shown.output
+
+
+def test_in_a_pipe_nothing_is_cut_off(run: CliRunner, gateway: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = run.invoke(app, ["inspect", "branch", "--gateway", gateway])
+    assert str(BRANCH["branch"]) in shown.output and "picks w1" in shown.output
+    shown = run.invoke(app, ["inspect", NAME, "--gateway", gateway])
+    assert NAME in shown.output and "cd" * 32 in shown.output
+    assert "2023-11-1" in shown.output and "unix" not in shown.output
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"model": "m", "messages": [{"role": "user", "content": "a"}]}, "/v1/chat/completions"),
+        ({"model": "m", "system": "s", "messages": []}, "/v1/messages"),
+        (
+            {"model": "m", "messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
+            "/v1/messages",
+        ),
+        ({"model": "m", "messages": [], "tools": [{"name": "x", "input_schema": {}}]}, "/v1/messages"),
+        ({"model": "m", "messages": [], "tools": [{"type": "function"}]}, "/v1/chat/completions"),
+        ({"model": "m", "input": "a"}, "/v1/responses"),
+        ([], "/v1/chat/completions"),
+    ],
+)
+def test_a_body_is_explained_in_the_protocol_that_it_is_written_in(
+    run: CliRunner, gateway: str, body: Any, path: str
+) -> None:
+    shown = run.invoke(app, ["explain", "-", "--gateway", gateway], input=json.dumps(body))
+    assert shown.exit_code == 0 and Answers.explained[-1] == path
+    run.invoke(app, ["explain", "-", "--protocol", "messages", "--gateway", gateway], input=json.dumps(body))
+    assert Answers.explained[-1] == "/v1/messages"
 
 
 def test_explain_reads_a_file_or_standard_input(run: CliRunner, gateway: str, tmp_path: Path) -> None:
@@ -251,8 +298,13 @@ def test_every_command_of_a_gateway_finds_it_by_its_variable(
     ):
         shown = run.invoke(app, [*arguments, "--json"], input='{"model":"m"}')
         assert shown.exit_code == 0 and isinstance(json.loads(shown.output), dict), arguments
-    table = run.invoke(app, ["stats"])
-    assert "7" in table.output and "this gateway has none" in table.output
+
+
+def test_stats_are_a_table_with_the_share_that_was_reused(run: CliRunner, gateway: str) -> None:
+    table = run.invoke(app, ["stats", "--gateway", gateway])
+    for part in ("7 of 8, 87.5%", "1 of 4, 25.0%", "1,234", "outcomes: miss", "counts twice"):
+        assert part in table.output, part
+    assert "{" not in table.output
 
 
 @pytest.mark.parametrize(
@@ -302,6 +354,17 @@ def test_traces_draws_the_last_trace(run: CliRunner, tmp_path: Path) -> None:
     assert "arrival" in shown.output
     assert json.loads(run.invoke(app, ["traces", "t.jsonl", "--json"]).output)[0]["trace_id"] == "01" * 16
     assert run.invoke(app, ["traces", "t.jsonl", "--trace", "ff"]).exit_code == 1
+
+
+def test_the_newest_trace_is_one_that_is_finished(run: CliRunner, tmp_path: Path) -> None:
+    done = {"traceId": "01" * 16, "spanId": "02" * 8, "name": "arrival", "parentSpanId": "aa" * 8}
+    done |= {"startTimeUnixNano": "1", "endTimeUnixNano": "9"}
+    runs = {"traceId": "03" * 16, "spanId": "04" * 8, "name": "csl.demand", "parentSpanId": "05" * 8}
+    runs |= {"startTimeUnixNano": "2", "endTimeUnixNano": "3"}
+    line = {"resourceSpans": [{"scopeSpans": [{"spans": [done, runs]}]}]}
+    (tmp_path / "t.jsonl").write_text(json.dumps(line) + "\n")
+    assert "01" * 16 in run.invoke(app, ["traces", "t.jsonl"]).output
+    assert "03" * 16 in run.invoke(app, ["traces", "t.jsonl", "--trace", "03"]).output
 
 
 def state_of(folder: Path, name: str, pid: int) -> None:

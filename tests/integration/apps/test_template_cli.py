@@ -95,7 +95,7 @@ def test_a_proposal_is_told_to_programs_too(recorded: Path, tmp_path: Path) -> N
     ("arguments", "says"),
     [
         (("learn", "RECORDED"), "has requests of 2 workflow types"),
-        (("learn", "RECORDED", "--workflow-type", "x"), "there are 0 workflows of type 'x'"),
+        (("learn", "RECORDED", "--workflow-type", "x"), "It has requests of these types: "),
         (("learn", "nothing.jsonl"), "can not be read"),
         (("check", "nothing.yaml"), "can not be read"),
         (("check", "SHIPPED", "--against", "SHIPPED"), ":1: Invalid JSON"),
