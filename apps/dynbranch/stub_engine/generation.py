@@ -138,6 +138,7 @@ class Generation:
         self.hit_tokens = hit_tokens
 
     def has_tokens(self, count: int) -> None:
+        assert count >= self._count, "what was sent is not sent again"
         breaks_at = self._breaks_at
         self._count = count if breaks_at is None or self._stuck else min(count, breaks_at)
         if self._stuck:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from math import ceil
 from typing import Protocol, assert_never
 
@@ -37,7 +38,11 @@ class Follower(Protocol):
 
 
 class Pacer:
-    """One timer for everything that the model will do next."""
+    """One timer for everything that the model will do next.
+
+    Who is told something may submit and abort: that comes after all that the model has said already. A model
+    asked in between would tell the others newer things first, and then the older.
+    """
 
     def __init__(self, model: EngineModel, loop: asyncio.AbstractEventLoop) -> None:
         self.model = model
@@ -45,6 +50,8 @@ class Pacer:
         self._followers: dict[RequestKey, Follower] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._events: deque[Event] = deque()
+        self._telling = False
 
     def submit(self, order: Submit, follower: Follower) -> None:
         self._followers[order.request] = follower
@@ -60,8 +67,16 @@ class Pacer:
             self._timer = None
 
     def _handle(self, event: Event) -> None:
-        for effect in self.model.handle(event, Instant(self._loop.time())):
-            self._tell(effect)
+        self._events.append(event)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._events:
+                for effect in self.model.handle(self._events.popleft(), Instant(self._loop.time())):
+                    self._tell(effect)
+        finally:
+            self._telling = False
         self._arm()
 
     def _tell(self, effect: Effect) -> None:
