@@ -63,10 +63,32 @@ def test_a_body_that_no_engine_could_read(body: bytes) -> None:
         prepare(chat_order(body=body), FACTS)
 
 
-@pytest.mark.parametrize(("name", "value"), [("x-a", "b\r\nx-c: d"), ("X-A", "b"), ("x a", "b"), ("", "b")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-a", "b\r\nx-c: d"),
+        ("x-a", "b\n"),
+        ("x-a", "\0"),
+        ("x-a", "\x7f"),
+        ("authorization", "Bearer \u2603"),
+        ("x-a", "\ud800"),
+        ("x-a", "\u0100"),
+        ("X-A", "b"),
+        ("x a", "b"),
+        ("x-\u00e9", "b"),
+        ("", "b"),
+    ],
+)
 def test_headers_that_can_not_be_forwarded(name: str, value: str) -> None:
     with pytest.raises(InvalidRequest):
         prepare(replace(chat_order(), forward_headers=((name, value),)), FACTS)
+
+
+@pytest.mark.parametrize("value", ["", "a b\tc", "\u00e9", "\u00a0", "\u00ff\u0085"])
+def test_headers_of_any_bytes_are_forwarded(value: str) -> None:
+    """UTF-8 within them too: each byte is one character here."""
+    headers = (("x-a", value),)
+    assert prepare(replace(chat_order(), forward_headers=headers), FACTS).order.forward_headers == headers
 
 
 def test_headers_of_the_connection_stay_behind() -> None:

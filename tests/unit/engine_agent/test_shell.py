@@ -155,6 +155,35 @@ async def test_a_malformed_log_is_served_and_not_stored(fake: FakeEngineAgent) -
     assert isinstance(end, Completed) and end.commit == "malformed_log"
 
 
+async def test_what_nobody_foresaw_fails_one_generation_only(fake: FakeEngineAgent) -> None:
+    gate = asyncio.Event()
+
+    def write(order: GenerationOrder) -> Script:
+        if b"surprise" in order.body:
+            raise KeyError("a surprise")
+        return Script(ITEMS, gate=gate)
+
+    fake.engine.writer = write
+    other = asyncio.create_task(ended(fake, chat_order(leased=True)))
+    end = await ended(fake, chat_order("surprise", leased=True))
+    assert isinstance(end, Failed)
+    assert (end.http_status, end.may_retry) == (500, False)
+    gate.set()
+    assert isinstance(await other, Completed)
+    assert isinstance(await ended(fake, chat_order()), Completed)
+    assert not fake.agent._runs
+
+
+@pytest.mark.parametrize("item", [b"[" * 100_000, b'{"a":' * 100_000, b'{"choices":' + b"9" * 5000 + b"}"])
+async def test_a_log_that_no_reader_can_read_is_served_and_not_stored(
+    fake: FakeEngineAgent, item: bytes
+) -> None:
+    fake.engine.writer = lambda order: Script((*ITEMS[:-1], item, ITEMS[-1]))
+    end = await ended(fake, chat_order(leased=True))
+    assert isinstance(end, Completed)
+    assert end.commit != "committed"
+
+
 async def test_large_logs_are_committed_too(fake: FakeEngineAgent) -> None:
     fake.engine.writer = lambda order: Script(text_chunks([f"w{i}" for i in range(400)]))
     end = await ended(fake, chat_order(leased=True))

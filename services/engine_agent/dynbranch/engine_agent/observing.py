@@ -10,7 +10,7 @@ from typing import Any
 from dynbranch.domain.engine import Aborted, Completed, Failed, GenerationOrder, WireProtocol
 from dynbranch.domain.ids import GenerationId
 from dynbranch.engine_agent.core.registry import GAVE_WAY, Generation
-from dynbranch.naming.chunks import MalformedLog, finish_reasons, usage
+from dynbranch.naming.chunks import finish_reasons, usage
 from dynbranch.runtime import telemetry
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN, Span, StatusCode, set_span_in_context, use_span
@@ -170,7 +170,11 @@ def _order_attributes(order: GenerationOrder, kind: str) -> dict[str, Any]:
     attributes[telemetry.GEN_AI_OPERATION_NAME] = "chat"
     attributes[telemetry.GEN_AI_REQUEST_MODEL] = order.target
     attributes[telemetry.GEN_AI_REQUEST_STREAM] = True
-    body = json.loads(order.body)
+    try:
+        body = json.loads(order.body)
+    except (ValueError, RecursionError):
+        # An engine may read what Python does not, such as a number of very many digits.
+        return attributes
     for field, attribute in _REQUEST_ATTRIBUTES.items():
         if isinstance(body.get(field), int | float):
             attributes[attribute] = body[field]
@@ -206,7 +210,7 @@ def _response_attributes(generation: Generation) -> dict[str, Any]:
     try:
         reasons = [reason for reason in finish_reasons(generation.items) if reason]
         counts = usage(generation.items) or {}
-    except MalformedLog:
+    except (ValueError, RecursionError):  # MalformedLog is a ValueError
         return {}
     if reasons:
         attributes[telemetry.GEN_AI_RESPONSE_FINISH_REASONS] = reasons

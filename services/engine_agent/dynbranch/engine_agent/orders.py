@@ -112,11 +112,13 @@ _OWN_HEADERS = frozenset(
 """What belongs to the agent's own connection to its engine."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+"""Bytes, each as the character of Latin-1, as HTTP has them."""
 
 
 def _headers(order: GenerationOrder) -> tuple[tuple[str, str], ...]:
     for name, value in order.forward_headers:
-        if not _HEADER_NAME.fullmatch(name) or not value.isprintable():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise InvalidRequest("invalid_header", f"the header {name[:80]!r} can not be forwarded")
     return tuple(pair for pair in order.forward_headers if pair[0] not in _OWN_HEADERS)
 

@@ -79,6 +79,7 @@ Wakes = Callable[[], None]
 
 MAX_ATTACH_WAIT_S = 0.05
 MAX_ATTACH_WAITERS = 1024
+_AGENT_FAILED_BODY = b'{"error":{"message":"the engine agent failed","type":"agent_error"}}'
 LARGE_LOG_ITEMS = 256
 """A log of this size is made compact beside the event loop."""
 
@@ -403,18 +404,26 @@ class Agent:
         self._runs[order.generation_id] = _Run(task, self._state.epoch, level)
 
     async def _run(self, order: GenerationOrder) -> None:
+        try:
+            self._apply(await self._ending_of(order))
+        finally:
+            self._runs.pop(order.generation_id, None)
+
+    async def _ending_of(self, order: GenerationOrder) -> Event:
         generation = order.generation_id
         try:
             with self._spans.current(generation):
                 end = await self._engine.run(order, partial(self._heard, generation))
-            self._apply(EngineEnded(generation, end.unstorable, end.reads))
+            return EngineEnded(generation, end.unstorable, end.reads)
         except EngineError as error:
-            self._apply(EngineFailed(generation, error.failure))
+            return EngineFailed(generation, error.failure)
         except EngineUnavailable as error:
             _log.warning("generation %s found no engine: %s", generation.hex(), error)
-            self._apply(EngineFailed(generation, Failed(503, ENGINE_LOST_BODY, may_retry=True)))
-        finally:
-            self._runs.pop(generation, None)
+            return EngineFailed(generation, Failed(503, ENGINE_LOST_BODY, may_retry=True))
+        # Nobody foresees all that a request and an answer may hold: it fails alone, and the others run on.
+        except Exception:  # noqa: BLE001
+            _log.exception("generation %s failed within the agent", generation.hex())
+            return EngineFailed(generation, Failed(500, _AGENT_FAILED_BODY, may_retry=False))
 
     def _heard(self, generation: GenerationId, items: Items) -> None:
         """With every token: no timer is ever due sooner because of it."""
@@ -529,6 +538,9 @@ class Agent:
                 commit = commit_of(effect, order, generation.items, run.level, origin)
         except MalformedLog as error:
             _log.warning("a log can not be stored: %s", error)
+            return "malformed_log", True
+        except Exception:  # noqa: BLE001  # as a run that fails: it was served, and only is not stored
+            _log.exception("the log of generation %s can not be stored", generation.id.hex())
             return "malformed_log", True
         if run.epoch != self._state.epoch or not await self._engine.unchanged():
             return "executor_changed", True
