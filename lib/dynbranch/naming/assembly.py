@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -100,8 +100,8 @@ class Segment:
             key: "".join(self.texts[key]) for key in _TEXT_FAMILIES if key in self.texts
         }
         if self.family == "tool_calls":
-            calls = sorted(self.calls.values(), key=lambda call: call.index)
-            delta["tool_calls"] = [piece for call in calls for piece in call.deltas()]
+            # In the order in which they began, which readers of the log show them in.
+            delta["tool_calls"] = [piece for call in self.calls.values() for piece in call.deltas()]
         elif self.family == "function_call":
             delta["function_call"] = self.calls[0].called()
         return {**delta, **self.unknown}
@@ -138,14 +138,18 @@ class Choice:
             self._grow_logprobs(touched, logprobs)
 
     def _grow_texts(self, delta: dict[str, Json]) -> Segment | None:
-        touched = None
+        said: dict[str, dict[str, str]] = {}
         for key, family in _TEXT_FAMILIES.items():
             text = delta.get(key)
             if isinstance(text, str):
                 self.seen_texts.add(key)
                 if text:
-                    touched = self._segment(family)
-                    touched.texts.setdefault(key, []).append(text)
+                    said.setdefault(family, {})[key] = text
+        touched = None
+        for family, texts in said.items():
+            touched = self._segment(family, texts.keys())
+            for key, text in texts.items():
+                touched.texts.setdefault(key, []).append(text)
         return touched
 
     def _grow_calls(self, delta: dict[str, Json]) -> Segment | None:
@@ -171,11 +175,14 @@ class Choice:
         for key, value in entries.items():
             touched.logprobs.setdefault(key, []).extend(value)
 
-    def _segment(self, family: str) -> Segment:
-        """The segment that is growing, if it is of this family; else a new one."""
-        if not self.segments or self.segments[-1].family != family:
-            self.segments.append(Segment(family))
-        return self.segments[-1]
+    def _segment(self, family: str, names: Set[str] = frozenset()) -> Segment:
+        """The segment that is growing, if it is of this family and has its texts under these names; else a
+        new one. A text under two names is one text, and under another name it is another."""
+        last = self.segments[-1] if self.segments else None
+        if last is None or last.family != family or (last.texts and last.texts.keys() != names):
+            last = Segment(family)
+            self.segments.append(last)
+        return last
 
     def text(self, *keys: str) -> str:
         """The whole text of the first of these keys that has any."""

@@ -16,7 +16,7 @@ from dynbranch.naming.chunks import compact
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from unit.gateway.anthropic.corpus import TOLD, Object, Told, items_of
+from unit.gateway.anthropic.corpus import TOLD, Object, Told, call, items_of, text
 
 Events: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 
@@ -162,7 +162,9 @@ def test_thinking_that_is_not_shown_comes_back_all_the_same() -> None:
         (),
         (b"not json",),
         (b"[]",),
-        (b'{"choices":[{"index":1,"delta":{}}]}',),
+        (b'{"choices":[{"index":-1,"delta":{}}]}',),
+        (b'{"choices":[{"index":"1","delta":{}}]}',),
+        (b'{"choices":[{"index":true,"delta":{}}]}',),
         (b'{"choices":[3]}',),
         (b'{"choices":[],"usage":{}}',),
     ],
@@ -174,13 +176,30 @@ def test_what_is_no_answer_is_none(items: tuple[bytes, ...]) -> None:
         streamed(items, head())
 
 
-def test_a_call_that_goes_on_late_is_malformed() -> None:
-    def call(index: int, arguments: str) -> bytes:
-        called = {"index": index, "function": {"name": "n", "arguments": arguments}}
-        return json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [called]}}]}).encode()
+def test_the_choice_that_began_is_the_answer() -> None:
+    def says(index: int, said: str) -> bytes:
+        return json.dumps({"choices": [{"index": index, "delta": {"content": said}}]}).encode()
 
-    with pytest.raises(MalformedItem):
-        streamed((call(0, "{"), call(1, "{}"), call(0, "}")), head())
+    items = (says(1, "a"), says(2, "x"), says(1, "b"), says(2, "y"))
+    for log in (items, compact(items)):
+        assert whole(log, head())["content"] == [text("ab")]
+        assert accumulated(streamed(log, head()))["content"] == [text("ab")]
+
+
+def test_a_call_shows_while_it_is_written_and_what_comes_in_between_after_it() -> None:
+    relay = MessageRelay(head(), cached=False)
+
+    def events(*deltas: Object) -> bytes:
+        return b"".join(relay.events((json.dumps(of({"delta": delta})).encode(),)) for delta in deltas)
+
+    def of(choice: Object) -> Object:
+        return {"choices": [{"index": 0, **choice}]}
+
+    assert b"partial_json" in events(call(0, '{"a', "read"))
+    assert events({"content": "I look."}, call(1, "{}", "read")) == b""
+    shown = events(call(0, '":1}'))
+    assert shown.index(b'":1}') < shown.index(b"I look.") < shown.index(b'"{}"')
+    assert b"partial_json" in events(call(2, "{", "read"))
 
 
 VALUES = st.recursive(

@@ -207,7 +207,7 @@ def test_an_answer_that_was_cut_says_where() -> None:
         (),
         (b"not json",),
         (b"[]",),
-        (b'{"choices":[{"index":1,"delta":{}}]}',),
+        (b'{"choices":[{"index":-1,"delta":{}}]}',),
         (b'{"choices":[],"usage":{}}',),
     ],
 )

@@ -1,18 +1,21 @@
 """The chunks of a generation read as blocks, one after another: thinking, texts, refusals and calls.
 
 One reader serves streams and whole answers, so that the two can not differ. What a harness is shown goes to a
-``Page``; the reader keeps nothing but what the end needs.
+``Page``; the reader keeps what the end needs, and what comes while a call is unfinished: blocks never
+overlap, and engines may go on with a call after something else began.
 """
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem
+from dynbranch.gateway.protocols.object_end import ObjectEnd
 from dynbranch.naming.text_pieces import TextPieces
 
 
@@ -76,13 +79,25 @@ class Page(Protocol):
     def ended(self, ending: Ending) -> None: ...
 
 
-@dataclass(slots=True)
-class _Call:
-    """The call that is being written. It shows with its first argument, as then its name is whole."""
+_OLD_WAY: Final = -1
+"""The place of a call that is told in the way before there were several."""
 
-    index: int
+
+@dataclass(slots=True)
+class _Growing:
+    """What will be a block, or is one. A call shows with its first argument, as then its name is whole; what
+    follows the object of its arguments is no part of it."""
+
+    kind: BlockKind
     name: str = ""
+    unshown: list[str] = field(default_factory=list)
     block: Block | None = None
+    arguments: ObjectEnd = field(default_factory=ObjectEnd)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Also when something else has begun."""
+        return self.kind is BlockKind.CALL and not self.arguments.ended
 
 
 class AnswerReader:
@@ -95,10 +110,11 @@ class AnswerReader:
         self._pieces = TextPieces()
         self._place = 0
         self._calls = 0
-        self._block: Block | None = None
-        self._call: _Call | None = None
-        self._called: set[int] = set()
-        self._said_anything = False
+        self._growing: deque[_Growing] = deque()
+        """The first one is being shown; the others wait for its end."""
+        self._called: dict[int | str, _Growing] = {}
+        self._choice: int | None = None
+        """The one that began first: only one was asked for."""
         self._refused = False
         self._finish = ""
         self._stopped_by: str | None = None
@@ -120,16 +136,17 @@ class AnswerReader:
 
     def end(self) -> None:
         """The generation is complete. Raises MalformedItem if it gave no answer at all."""
-        if not self._said_anything:
+        if self._choice is None:
             raise MalformedItem("the engine gave no choice")
-        self._close(cut=self._finish == "length")
+        while self._growing:
+            self._close_first(cut=self._finish == "length" and len(self._growing) == 1)
         self._page.ended(self._ending())
 
     # -- chunks --------------------------------------------------------------------------------------------
 
     def _read_alike(self, items: list[bytes]) -> None:
         text = self._pieces.text_of(items)
-        if text is not None and self._pieces.choice == 0:
+        if text is not None and self._pieces.choice == self._choice:
             self._grow(BlockKind.TEXT, text)
             return
         for item in items:
@@ -146,13 +163,17 @@ class AnswerReader:
         usage = chunk.get("usage")
         if isinstance(usage, dict):
             self._usage = usage
-        for choice in chunk.get("choices") or ():
-            if not isinstance(choice, dict) or choice.get("index") not in (0, None):
-                raise MalformedItem("a choice is not the only one")
-            self._read_choice(choice)
+        for place, choice in enumerate(chunk.get("choices") or ()):
+            index = choice.get("index") if isinstance(choice, dict) else ""
+            index = place if index is None else index
+            if not isinstance(index, int) or isinstance(index, bool) or index < 0:
+                raise MalformedItem("a choice is not an object with an index")
+            if self._choice is None:
+                self._choice = index
+            if self._choice == index:
+                self._read_choice(choice)
 
     def _read_choice(self, choice: dict[str, Any]) -> None:
-        self._said_anything = True
         delta = choice.get("delta")
         if isinstance(delta, dict):
             self._read_delta(delta)
@@ -178,55 +199,65 @@ class AnswerReader:
         calls = delta.get("tool_calls")
         for place, call in enumerate(calls if isinstance(calls, list) else ()):
             if isinstance(call, dict):
-                index = call.get("index")
-                self._read_call(index if isinstance(index, int) else place, call.get("function"))
+                self._read_call(_key(call, place), call.get("function"))
         if isinstance(delta.get("function_call"), dict):
-            self._read_call(0, delta["function_call"])
+            self._read_call(_OLD_WAY, delta["function_call"])
 
-    def _read_call(self, index: int, function: Any) -> None:
+    def _read_call(self, key: int | str, function: Any) -> None:
         if not isinstance(function, dict):
             return
-        if self._call is None or self._call.index != index:
-            self._close()
-            if index in self._called:
-                raise MalformedItem("a call goes on after another one began")
-            self._called.add(index)
-            self._call = _Call(index)
-        call = self._call
+        call = self._called.get(key)
+        if call is None:
+            call = self._called[key] = self._began(_Growing(BlockKind.CALL))
         name, piece = function.get("name"), function.get("arguments")
         # Some engines repeat the name with every delta; a different one is the rest of it.
         if isinstance(name, str) and name != call.name and call.block is None:
             call.name += name
-        if isinstance(piece, str) and piece:
-            self._page.grew(self._opened_call(call), piece)
+        if isinstance(piece, str):
+            self._add(call, call.arguments.up_to(piece))
+            self._go_on()
 
     # -- blocks --------------------------------------------------------------------------------------------
 
     def _grow(self, kind: BlockKind, text: str) -> None:
-        block = self._block
-        if block is None or block.kind is not kind:
-            self._close()
-            block = self._open(Block(self._place, kind))
-        self._page.grew(block, text)
+        last = self._growing[-1] if self._growing else None
+        if last is None or last.kind is not kind:
+            last = self._began(_Growing(kind))
+        self._add(last, text)
 
-    def _opened_call(self, call: _Call) -> Block:
-        if call.block is None:
-            call.block = self._open(Block(self._place, BlockKind.CALL, call.name, self._calls))
-            self._calls += 1
-        return call.block
+    def _began(self, growing: _Growing) -> _Growing:
+        self._growing.append(growing)
+        self._go_on()
+        return growing
 
-    def _open(self, block: Block) -> Block:
-        self._block = block
-        self._place += 1
-        self._page.opened(block)
-        return block
+    def _add(self, growing: _Growing, text: str) -> None:
+        if not text:
+            return
+        if growing is self._growing[0]:
+            self._page.grew(self._shown(growing), text)
+        else:
+            growing.unshown.append(text)
 
-    def _close(self, *, cut: bool = False) -> None:
-        if self._call is not None:
-            self._opened_call(self._call)
-        if self._block is not None:
-            self._page.closed(self._block, cut=cut)
-        self._block = self._call = None
+    def _go_on(self) -> None:
+        """To what waits, where nothing more can come of what is shown."""
+        while len(self._growing) > 1 and not self._growing[0].may_go_on:
+            self._close_first(cut=False)
+
+    def _close_first(self, *, cut: bool) -> None:
+        self._page.closed(self._shown(self._growing.popleft()), cut=cut)
+        if self._growing and self._growing[0].unshown:
+            following = self._growing[0]
+            text = "".join(following.unshown)
+            following.unshown.clear()
+            self._page.grew(self._shown(following), text)
+
+    def _shown(self, growing: _Growing) -> Block:
+        if growing.block is None:
+            growing.block = Block(self._place, growing.kind, growing.name, self._calls)
+            self._place += 1
+            self._calls += growing.kind is BlockKind.CALL
+            self._page.opened(growing.block)
+        return growing.block
 
     # -- the end -------------------------------------------------------------------------------------------
 
@@ -254,6 +285,14 @@ class AnswerReader:
             output=_count(self._usage, "completion_tokens"),
             reasoning=_count(self._usage.get("completion_tokens_details"), "reasoning_tokens"),
         )
+
+
+def _key(call: dict[str, Any], place: int) -> int | str:
+    """What tells a call from others. Engines that give whole calls may leave out the index."""
+    index, given = call.get("index"), call.get("id")
+    if isinstance(index, int):
+        return index
+    return given if isinstance(given, str) and given else place
 
 
 def _count(counts: Any, key: str) -> int:
