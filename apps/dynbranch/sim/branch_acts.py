@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import marshal
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -18,6 +19,7 @@ from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.key_value import MemoryKeyValue
 from dynbranch.domain.engine import GenerationEnd
 from dynbranch.domain.errors import NotFound
+from dynbranch.domain.fills import Settlement
 from dynbranch.domain.ids import GenerationId, Instant
 from dynbranch.engine_agent.core import messages as agent
 from dynbranch.engine_agent.core.registry import Registry
@@ -44,6 +46,20 @@ def store_side(cores: BranchCores) -> StoreSide:
     # Nothing is evicted for want of room here, and every state holds the whole of it.
     library.memory.heat = Heat(bits=2)
     return StoreSide(library, rows, ids)
+
+
+def settlement_in(side: StoreSide, number: int) -> Settlement:
+    """As it is told, but for its number: only the store goes by it."""
+    found = side.library.settlements(side.rows, after=0, at_most=1000)
+    return replace(next(one for one in found if one.number == number), number=0)
+
+
+def past_key(row: Settlement, past: dict[str, Settlement]) -> str:
+    """Raises Broken when it came before."""
+    key = f"{row.origin.fill_id.hex()}.{row.origin.stage} {row.kind.value}"
+    if key in past:
+        raise Broken("I4", f"settled twice: {key}")
+    return key
 
 
 def heard(book: BranchBook, event: BookEvent, now: Instant) -> tuple[BookEffect, ...]:

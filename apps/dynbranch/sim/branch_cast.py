@@ -10,9 +10,10 @@ from functools import cache
 from dynbranch.controller.core.branches.book import BranchBook
 from dynbranch.controller.core.branches.messages import DiscardRuns, PrepareStage, RunStage, StageKey
 from dynbranch.csl.core.library import Library
+from dynbranch.domain.engine import GenerationOrder, WireProtocol, WorkClass
 from dynbranch.domain.fills import FillOutcome
-from dynbranch.domain.ids import FillId, GenerationId, Name
-from dynbranch.domain.reuse import GenerationRef, Identity
+from dynbranch.domain.ids import Digest, FillId, GenerationId, Name
+from dynbranch.domain.reuse import GenerationRef, Identity, Lease
 from dynbranch.domain.template import (
     Branching,
     Candidates,
@@ -78,6 +79,12 @@ class Scenario:
     any_order: bool = False
     """Settlements overtake one another."""
     eager: frozenset[str] = frozenset()
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether the store may let go of what the controller was told. Then it does not matter any more in
+        which order it came; a new controller would be told it again."""
+        return not self.any_order and not self.restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +178,23 @@ class Request:
     def identity(self) -> Identity:
         return OTHER if self.wanted.foreign else OWN
 
+    def follower(self, number: str) -> int:
+        """Of this attempt. ``number`` is this request's."""
+        return 100 * (int(number) + 1) + self.attempt
+
     def ask_again(self) -> None:
         """Of the store, for another generation than the one that did not end well."""
         assert self.generation is not None
         self.excluded |= {self.generation}
         self.attempt += 1
         self.at = At.ASKING
+
+
+def order_of(generation: GenerationId, lease: Lease | None, work: WorkClass) -> GenerationOrder:
+    return GenerationOrder(
+        generation, WireProtocol.CHAT_COMPLETIONS, "m", b"", Digest(b"f" * 32), OWN, lease,
+        detach_grace_ms=GRACE_MS, work=work,
+    )  # fmt: skip
 
 
 def name_of(text: str) -> Name:

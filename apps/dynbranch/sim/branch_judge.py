@@ -118,9 +118,9 @@ def look(world: BranchWorld) -> None:
 
 def told_again(world: BranchWorld) -> None:
     """Every settlement that was told is told once more: it must change nothing."""
-    if not world.told:
+    told = (*world.past.values(), *(row for row in world.settlements() if row.number in world.told))
+    if not told:
         return
-    told = tuple(row for row in world.settlements() if row.number in world.told)
     now = Instant(world.now)
     world.book.look((told, now), lambda book: _again(book, told, now))
 
@@ -233,7 +233,7 @@ def at_the_end(world: BranchWorld) -> None:
 def _settled(world: BranchWorld) -> None:
     """Each shadow ended once, and the book knows every stage as the store does."""
     kinds: dict[tuple[FillId, int], list[SettlementKind]] = {}
-    for row in world.settlements():
+    for row in (*world.past.values(), *world.settlements()):
         kinds.setdefault((row.origin.fill_id, row.origin.stage), []).append(row.kind)
     for found in kinds.values():
         counted = Counter(found)

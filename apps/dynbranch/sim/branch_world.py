@@ -44,15 +44,21 @@ from dynbranch.controller.core.branches.messages import (
 )
 from dynbranch.controller.core.branches.messages import Event as BookEvent
 from dynbranch.controller.core.branches.reservations import Quota
+from dynbranch.csl.core.events import (
+    AcknowledgeSettlements,
+    Moment,
+    ReleaseLeases,
+    RenewLeases,
+    SweepShadows,
+    Write,
+)
 from dynbranch.csl.core.events import Event as StoreEvent
-from dynbranch.csl.core.events import Moment, ReleaseLeases, RenewLeases, SweepShadows, Write
 from dynbranch.csl.fake import digest
 from dynbranch.domain.engine import (
     Aborted,
     Completed,
     Failed,
     GenerationEnd,
-    GenerationOrder,
     WireProtocol,
     WorkClass,
 )
@@ -100,11 +106,10 @@ from dynbranch.domain.template import Output
 from dynbranch.engine_agent.core import messages as agent
 from dynbranch.engine_agent.core.lifecycle import State
 from dynbranch.engine_agent.core.registry import Limits as AgentLimits
-from dynbranch.sim.branch_acts import asked, form_of, heard, store_side, worked
+from dynbranch.sim.branch_acts import asked, form_of, heard, past_key, settlement_in, store_side, worked
 from dynbranch.sim.branch_cast import (
     ENGINE,
     EXPIRES_S,
-    GRACE_MS,
     LEASE_S,
     LINGER_S,
     OWN,
@@ -122,6 +127,7 @@ from dynbranch.sim.branch_cast import (
     follower_of,
     key_at,
     name_of,
+    order_of,
     orphaned,
     request_text,
     template_of,
@@ -168,6 +174,7 @@ class BranchWorld:
         self.ends: dict[GenerationId, GenerationEnd] = {}
         self.requests = [Request(wanted) for wanted in scenario.wanted]
         self.told: set[int] = set()
+        self.past: dict[str, Settlement] = {}
         self.decided = self.expired = False
         self.version = self.acknowledged = self.changes = self.failures = self.restarts = 0
         # What only the judge reads.
@@ -417,9 +424,13 @@ class BranchWorld:
         self.acknowledged = self.version
 
     def _do_settle(self, number: str) -> None:
-        row = next(one for one in self.settlements() if one.number == int(number))
-        self.told.add(row.number)
+        row = self.store.look(("row", number), lambda side: settlement_in(side, int(number)))
         self._tell(Settled(row))
+        if not self.scenario.acknowledges:
+            self.told.add(int(number))
+            return
+        self.ask(AcknowledgeSettlements(int(number)))
+        self.past = {**self.past, past_key(row, self.past): row}
 
     # The engine
 
@@ -452,16 +463,10 @@ class BranchWorld:
                     assert_never(effect)
         self.ends.update(ends)
 
-    def _order_of(self, generation: GenerationId, lease: Lease | None, work: WorkClass) -> GenerationOrder:
-        return GenerationOrder(
-            generation, WireProtocol.CHAT_COMPLETIONS, "m", b"", Digest(b"f" * 32), OWN, lease,
-            detach_grace_ms=GRACE_MS, work=work,
-        )  # fmt: skip
-
     def _do_order(self, whom: str) -> None:
         generation = GenerationId(bytes.fromhex(whom))
         lease, work, text, follower = self.orders.pop(generation)
-        order = self._order_of(generation, lease, work)
+        order = order_of(generation, lease, work)
         self.texts[generation] = text
         self._agent(agent.Ordered(order, agent.FollowerId(follower)))
 
@@ -534,17 +539,14 @@ class BranchWorld:
             case Miss(lease):
                 generation_id = GenerationId(self.ids()) if lease is None else lease.generation.generation_id
                 request.generation = generation_id
-                follower = self._follower(number)
+                follower = request.follower(number)
                 self.orders[generation_id] = (lease, WorkClass.CANONICAL, request.text, follower)
                 request.at = At.WAITING
-
-    def _follower(self, number: str) -> int:
-        return 100 * (int(number) + 1) + self.requests[int(number)].attempt
 
     def _do_attaching(self, number: str) -> None:
         request = self.requests[int(number)]
         assert request.generation is not None
-        follower = agent.FollowerId(self._follower(number))
+        follower = agent.FollowerId(request.follower(number))
         try:
             self._agent(agent.Attached(request.generation, follower, request.adopts))
             request.at = At.WAITING
