@@ -37,6 +37,6 @@ def running(here: Path) -> Iterator[Place]:
         try:
             state = json.loads(file.read_text(encoding="utf-8"))
             os.kill(state["pid"], 0)
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             continue
         yield Place(state["gateway"])

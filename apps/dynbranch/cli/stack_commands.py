@@ -33,8 +33,16 @@ from dynbranch.demo.branch_runs import (
     run_branches,
 )
 from dynbranch.demo.flows import MENUS
+from dynbranch.demo.report import MIN_REQUESTS
 from dynbranch.demo.run import TRACE_FILE, Size, run_demo
-from dynbranch.demo.show import LineTeller, ProgressWatcher, print_branches, print_report, progress_bar
+from dynbranch.demo.show import (
+    LineTeller,
+    ProgressWatcher,
+    print_branches,
+    print_report,
+    print_verdict,
+    progress_bar,
+)
 from dynbranch.demo.stack import TEMPLATES, Stack, StackOptions, default_state_dir
 from dynbranch.demo.timeline import bars_of, timeline_svg
 from dynbranch.demo.tracefile import TraceReceiver, read_spans
@@ -65,6 +73,12 @@ def run_and_show_demo(
     json_file: Path | None, state_dir: Path | None, threads: int, size: Size, *, branches: bool
 ) -> None:
     """Exits with 1 when a result differs from the floor's or anything else did not hold."""
+    if size.requests < MIN_REQUESTS:
+        raise CliFailure(
+            f"so few records make {size.requests} distinct requests, and {MIN_REQUESTS} are needed to show "
+            "anything",
+            "Take '--routing 1 --questions 3' at least, or leave both out.",
+        )
     console = Console()
     options = StackOptions(state_dir=state_dir or default_state_dir(), threads=threads)
     console.print(f"Logs, traces and data: {options.state_dir}", soft_wrap=True, highlight=False)
@@ -82,6 +96,7 @@ def run_and_show_demo(
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         console.print(f"Also as data: {json_file}", soft_wrap=True, highlight=False)
+    print_verdict(report, console)
     if problems:
         raise typer.Exit(1)
 

@@ -18,7 +18,7 @@ from dynbranch.demo.records import questions, routing_requests
 from dynbranch.demo.report import Arm, Gone, Report, Written
 from dynbranch.demo.stack import Stack, StackOptions
 from dynbranch.demo.tracefile import TraceReceiver
-from dynbranch.demo.workloads import RETRIEVAL, Task, perform, tasks
+from dynbranch.demo.workloads import RETRIEVAL, RETRIEVAL_CALLS, ROUTING_CALLS, Task, perform, tasks
 
 WRITES = 3
 EDITION = "Second edition. "
@@ -38,6 +38,12 @@ class Size:
 
     routing: int | None = None
     questions: int | None = None
+
+    @property
+    def requests(self) -> int:
+        """How many distinct requests these records make, at most."""
+        routing, reading = routing_requests()[: self.routing], questions()[: self.questions]
+        return ROUTING_CALLS * len(routing) + RETRIEVAL_CALLS * len(reading)
 
 
 class Watcher:

@@ -22,11 +22,18 @@ from rich.progress import (
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 from rich.table import Table
 
 OUTCOMES = ("hit", "joined", "miss", "bypass")
 _LABELS_SHOWN = 6
+_LINE_EVERY_S = 10.0
+_ROWS = (
+    "disabled: the engine alone; twice, to see that it repeats itself. = floor: results that equal the first "
+    "of these. after, disabled: the questions asked of the engine alone once more, since passages have "
+    "changed; what came after the writes is held against these."
+)
 
 
 def progress_bar(console: Console) -> Progress:
@@ -37,6 +44,8 @@ def progress_bar(console: Console) -> Progress:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
         console=console,
         transient=True,
         disable=not console.is_terminal,
@@ -44,16 +53,17 @@ def progress_bar(console: Console) -> Progress:
 
 
 class LineTeller:
-    """A line a step where no bar is drawn, and one a second at most."""
+    """A line a step where no bar is drawn, and one every ``every_s`` at most."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, every_s: float = 1.0) -> None:
         self._console = console
+        self._every_s = every_s
         self._began = time.monotonic()
         self._last = -math.inf
 
     def line(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - self._last < 1.0:
+        if now - self._last < self._every_s:
             return
         self._last = now
         count = f" {done}/{total}" if total else ""
@@ -61,12 +71,15 @@ class LineTeller:
 
 
 class ProgressWatcher(Watcher):
-    """Draws on a terminal; elsewhere it prints a line a pass."""
+    """Draws on a terminal; elsewhere it prints a line a pass, and one now and then within."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress = progress_bar(console)
         self._task = self._progress.add_task("starting the services", total=None)
+        self._lines = LineTeller(console, _LINE_EVERY_S)
+        self._title = ""
+        self._done = self._total = 0
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -82,19 +95,25 @@ class ProgressWatcher(Watcher):
 
     def ready(self, seconds: float, tasks: int) -> None:
         self._console.print(f"All services are ready after {seconds:.1f} s.")
+        self._total = tasks
         self._progress.update(self._task, description="running", total=tasks)
 
     def arm(self, title: str) -> None:
+        self._title = title
         self._progress.update(self._task, description=title)
         if not self._console.is_terminal:
             self._console.print(f"  {title} …")
 
     def task_done(self) -> None:
+        self._done += 1
         self._progress.advance(self._task)
+        if not self._console.is_terminal:
+            self._lines.line(f"{self._title}: records of all passes", self._done, self._total)
 
 
 def print_report(report: Report, console: Console) -> None:
     console.print(_arms(report))
+    console.print(_ROWS, highlight=False)
     figures = report.figures()
     speedup = figures["mean_floor_over_second_pass"]
     console.print(
@@ -105,6 +124,10 @@ def print_report(report: Report, console: Console) -> None:
     )
     _print_writes(report, console)
     console.print(f"Traces: {report.traces}", soft_wrap=True, highlight=False)
+
+
+def print_verdict(report: Report, console: Console) -> None:
+    """The last that is said, and what to do next."""
     problems = report.problems()
     for problem in problems:
         console.print(f"[bold red]✗[/bold red] {escape(problem)}")
@@ -112,6 +135,12 @@ def print_report(report: Report, console: Console) -> None:
         console.print(
             "[bold green]✓[/bold green] Every result equalled the floor's: text, reasoning, tool calls, "
             "finish and token counts. Nothing stale was served, and what the writes did not touch still hit."
+        )
+        console.print(
+            "Next: 'make up' (or 'dynbranch up') keeps such a stack running; point a client at "
+            "http://127.0.0.1:8080/v1. 'dynbranch up --engine-url http://HOST:PORT' does so before an engine "
+            "of your own.",
+            highlight=False,
         )
 
 

@@ -26,6 +26,9 @@ LIST_ITEMS = 4
 DECISION_TOKENS = 64
 ARGUMENT_TOKENS = 80
 ANSWER_TOKENS = 16
+ROUTING_CALLS = 2
+RETRIEVAL_CALLS = PASSAGES_READ + 2
+"""Of one record."""
 
 
 @dataclass(frozen=True, slots=True)

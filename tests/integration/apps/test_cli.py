@@ -333,6 +333,13 @@ def test_a_taken_port_is_said_before_anything_starts(run: CliRunner, gateway: st
     assert not (tmp_path / "var").exists()
 
 
+def test_a_demo_that_would_show_nothing_is_refused_at_once(run: CliRunner, tmp_path: Path) -> None:
+    shown = run.invoke(app, ["demo", "--routing", "1", "--questions", "2"])
+    assert shown.exit_code == 1
+    assert "10 distinct requests" in shown.output and "--questions 3" in shown.output
+    assert not list(tmp_path.iterdir())
+
+
 def test_benchmarks_are_listed(run: CliRunner) -> None:
     shown = run.invoke(app, ["bench"])
     assert shown.exit_code == 0

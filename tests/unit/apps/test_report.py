@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
 from dynbranch.demo.harness import Call
 from dynbranch.demo.measures import exact, median, ratio, share
 from dynbranch.demo.report import Arm, Report, Written, equality, stale_hits
+from dynbranch.demo.show import ProgressWatcher, print_report, print_verdict
+from rich.console import Console
 
 
 def call(
@@ -136,3 +139,25 @@ def test_figures_bound_their_values() -> None:
         assert figure.ci_low <= figure.value <= figure.ci_high
         assert figure.n == 3
     assert ratio([]).n == 0
+
+
+def test_the_verdict_and_what_to_do_next_come_last() -> None:
+    said = io.StringIO()
+    console = Console(file=said, width=500)
+    print_report(report(), console)
+    assert "after, disabled: the questions asked" in said.getvalue()
+    print_verdict(report(), console)
+    last = said.getvalue().splitlines()[-1]
+    assert last.startswith("Next: 'make up'") and "✓" in said.getvalue()
+    wrong = io.StringIO()
+    print_verdict(replace(report(), writes=()), Console(file=wrong, width=500))
+    assert "✗" in wrong.getvalue() and "Next" not in wrong.getvalue()
+
+
+def test_where_no_bar_is_drawn_lines_say_how_far_it_is() -> None:
+    said = io.StringIO()
+    with ProgressWatcher(Console(file=said, width=200)) as watcher:
+        watcher.ready(1.0, 40)
+        watcher.arm("second pass")
+        watcher.task_done()
+    assert "second pass: records of all passes 1/40" in said.getvalue()
