@@ -42,6 +42,8 @@ async def an_engine(writes: Sequence[bytes]) -> AsyncGenerator[EngineStreams]:
                 writer.write(data)
                 await writer.drain()
                 await asyncio.sleep(0.001)
+            if not writes[-1].endswith((LAST, PIECES[-1] + b"\r\n")):
+                await reader.read()
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
@@ -123,3 +125,13 @@ async def test_closing_lets_go_of_what_is_held() -> None:
         before = list(taken)
         await asyncio.sleep(0.03)
     assert taken == before
+
+
+async def test_an_answer_that_still_ends_is_closed_with_all_others() -> None:
+    async with an_engine([HEAD, *map(chunk, PIECES), chunk(END)]) as streams:
+        streams.kept = True
+        answer = await streams.post("/", {}, b"")
+        await answer.taken_by(taker([], END))
+        answer.let_end()
+        # The engine waits for this client to go: it goes only when the connection is closed.
+        streams.close()

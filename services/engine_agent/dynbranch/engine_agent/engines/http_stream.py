@@ -55,6 +55,7 @@ class EngineStreams:
         self._timeouts = timeouts
         self._idle: deque[_Connection] = deque()
         self._together = _Together()
+        self._ending: set[Answer] = set()
         self.kept = False
 
     async def post(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -90,7 +91,17 @@ class EngineStreams:
         connection.idle_since = asyncio.get_running_loop().time()
         self._idle.append(connection)
 
+    def ends(self, answer: Answer) -> None:
+        """It is closed in a moment, or with all others."""
+        self._ending.add(answer)
+        asyncio.get_running_loop().call_later(ENDING_S, answer.close)
+
+    def has_ended(self, answer: Answer) -> None:
+        self._ending.discard(answer)
+
     def close(self) -> None:
+        for answer in tuple(self._ending):
+            answer.close()
         while self._idle:
             self._idle.pop().close()
 
@@ -186,6 +197,7 @@ class Answer:
         if connection is None:
             return
         connection.answer = None
+        self._streams.has_ended(self)
         if self.is_whole and self.keeps_alive and self.failure is None:
             self._streams.give_back(connection)
         else:
@@ -198,7 +210,7 @@ class Answer:
             self.close()
             return
         self._ending = True
-        asyncio.get_running_loop().call_later(ENDING_S, self.close)
+        self._streams.ends(self)
 
     async def _something(self) -> None:
         if self.failure is not None:
