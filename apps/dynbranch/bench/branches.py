@@ -43,7 +43,7 @@ def measure(tell: Tell, *, quick: bool = False, size: Size | None = None) -> Mea
             "pause_median_s": PAUSE_MEDIAN_S,
             "pause_sigma": PAUSE_SIGMA,
             "seed": SEED,
-            "policy": "static",
+            "policy": "priced",
             "fills": size.fills,
             "placement": "least_loaded",
             "engines": 2,

@@ -171,7 +171,7 @@ def _options(folder: Path, size: Size, traces: str = "") -> StackOptions:
         floor_gateway=True,
         unforeseeing_gateway=True,
         templates=folder / "templates",
-        policy="static",
+        policy="priced",
         # An engine of one thread keeps no prompts, and is full with one request.
         slots=3,
         settings={
