@@ -49,15 +49,12 @@ def check_engine_url(url: str) -> None:
         if "://" not in url and url.strip("/"):
             advice = f"Did you mean http://{url}?"
         raise CliFailure(f"--engine-url: {url!r} is not the base URL of an engine", advice)
-    if parts.path.rstrip("/").endswith("/v1"):
-        without = url.rstrip("/").removesuffix("/v1")
-        raise CliFailure(f"--engine-url: {url!r} ends with /v1", f"Leave it out: {without}.")
 
 
 def engine_problem(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> str:
     """Why nothing that speaks HTTP answers there; empty when something does."""
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/v1/models", timeout=timeout_s):
+        with urllib.request.urlopen(f"{url.rstrip('/').removesuffix('/v1')}/v1/models", timeout=timeout_s):
             return ""
     except urllib.error.HTTPError:
         # It may want a key, or know no such path; it is there.
@@ -69,7 +66,7 @@ def engine_problem(url: str, timeout_s: float = _PROBE_TIMEOUT_S) -> str:
 def engine_note(url: str, problem: str) -> str:
     return (
         f"No engine answers at {url}: {problem}.\n  Everything else starts, and requests are served as soon "
-        "as it is there. Give the URL without /v1, as http://127.0.0.1:8000, and see that it listens there."
+        "as it is there. See that it listens at that host and port, as at http://127.0.0.1:8000."
     )
 
 

@@ -112,6 +112,8 @@ async def test_no_engine_is_an_error_of_the_protocol() -> None:
         async with running_world(Plan(settings=settings)) as world:
             answer = await world.chat(headers={"x-dynbranch-bypass": "1"})
             assert answer.status == status and answer.error["type"] == "server_error"
+            if settings:
+                assert settings["engine_url"] in answer.error["message"]
 
 
 async def test_an_engine_that_cuts_its_answer_cuts_ours(raw_engine: RawEngine) -> None:

@@ -30,6 +30,7 @@ _HOP_BY_HOP = frozenset(
     }
 )
 _OURS = b"x-dynbranch-"
+_LACKS_PATH = frozenset({404, 405, 501})
 _CONNECT_S = 5.0
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _PIECE_BYTES = 256 * 1024
@@ -84,9 +85,14 @@ class Bypass:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
             return None
 
-    async def forward(self, exchange: Exchange, url: str, body: Body, report: Report) -> None:
-        """Raises ApiError (502) when the engine gives no response, NotConnected when it was not even reached;
-        cuts the connection when it ends early."""
+    async def forward(
+        self, exchange: Exchange, url: str, body: Body, report: Report, *, lacking: ApiError | None = None
+    ) -> None:
+        """``lacking`` is raised where the engine does not have the path; None: it says so itself.
+
+        Raises ApiError (502) when the engine gives no response, NotConnected when it was not even reached;
+        cuts the connection when it ends early.
+        """
         try:
             async with self._session.request(
                 exchange.method,
@@ -95,6 +101,8 @@ class Bypass:
                 data=_in_pieces(body) if isinstance(body, bytes) and len(body) > _PIECE_BYTES else body,
                 allow_redirects=False,
             ) as response:
+                if lacking is not None and response.status in _LACKS_PATH:
+                    raise lacking
                 headers = _response_headers(response.raw_headers) + outcome_headers(report)
                 await exchange.start(response.status, headers)
                 async for part in response.content.iter_any():
@@ -105,7 +113,10 @@ class Bypass:
             # Once started, the response stays unfinished: the client sees a cut connection, as from the
             # engine.
             code = "engine_cut" if exchange.started else "engine_unreachable"
-            message = f"The engine does not answer: {type(failure).__name__}."
+            message = (
+                f"The engine at {URL(url, encoded=True).origin()} does not answer ({type(failure).__name__}). "
+                "See whether it runs and listens there; the request can be sent again."
+            )
             kind = NotConnected if isinstance(failure, _NOT_CONNECTED) else ApiError
             raise kind(502, message, code=code, retry_after_s=1) from None
         await exchange.finish()
