@@ -117,9 +117,7 @@ QUICK: Mapping[str, Scenario] = {
     "a sampled stage that is lost": Scenario(
         candidates=("a",), once=True, wanted=(Wanted("a", foreign=True),), selections=("b",), eager=TELLING
     ),
-    "the controller restarts": Scenario(
-        candidates=("a",), restarts=1, selections=("b",), eager=TELLING
-    ),
+    "the controller restarts": Scenario(candidates=("a",), restarts=1, selections=("b",), eager=TELLING),
     "the controller restarts, a sampled stage": Scenario(
         candidates=("a",), restarts=1, once=True, eager=SHORT
     ),
