@@ -88,7 +88,7 @@ def _from_toml(model: type[BaseSettings], service: str, path: str) -> dict[str, 
         return {}
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"DYNBRANCH_CONFIG: {path}: {error}") from error
     for table in document:
         if table not in SERVICES and table != service:

@@ -64,6 +64,34 @@ def test_a_wrong_tools_file_says_what_is_wrong(tmp_path: Path, text: str, compla
         read_tools(written(tmp_path, text))
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("tools:\n  a: {{ url }}\n", 2),
+        ("tools:\n  ? [a]\n  : b\n", 2),
+        ("tools:\n  a: !!bool x\n", 2),
+        ("tools:\n  a: {url: 'http://x', timeout_s: " + "9" * 6000 + "}\n", 2),
+        ("tools:\n  a: {url: 'http://x', description: 2020-99-99}\n", 2),
+        ("tools:\n  a: &a [*a]\n", 2),
+        ("tools:\n  a: {url: 'http://x'}\n  a: {url: 'http://y'}\n", 3),
+        ("tools:\n  'a b': {url: 'http://x'}\n", 2),
+        ("tools: " + "[" * 100 + "]" * 100, 1),
+        ("", 1),
+    ],
+)
+def test_any_flaw_of_a_tools_file_is_told_with_its_line(tmp_path: Path, text: str, line: int) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(ToolsFileError) as caught:
+        read_tools(file)
+    assert str(caught.value).startswith(f"{file}:{line}: ")
+
+
+def test_a_tools_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_bytes(b"tools: \xff")
+    with pytest.raises(ToolsFileError, match="utf-8"):
+        read_tools(tmp_path / "tools.yaml")
+
+
 def test_a_missing_tools_file(tmp_path: Path) -> None:
     with pytest.raises(ToolsFileError):
         read_tools(tmp_path / "none.yaml")

@@ -73,6 +73,28 @@ def test_keys_lead_to_tenants(tmp_path: Path) -> None:
         assert caught.value.status == 401
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[keys",
+        b"\xff",
+        b"keys = " + b"[" * 5000 + b"]" * 5000,
+        b"keys = " + b"9" * 5000,
+        b"keys = 2020-99-99",
+        b"keys = 1",
+        b'[keys]\n"sk-a" = 1',
+        b'operators = 1\n[keys]\n"sk-a" = "one"',
+        b"operators = [[1]]\n[keys]",
+        b"[[keys]]",
+        b"[nothing]",
+    ],
+)
+def test_a_wrong_file_of_keys_is_an_error_that_names_it(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "keys.toml").write_bytes(data)
+    with pytest.raises(ConfigError, match=r"keys\.toml"):
+        load_tenants(str(tmp_path / "keys.toml"))
+
+
 def test_operators_are_told_from_other_tenants(tmp_path: Path) -> None:
     (tmp_path / "keys.toml").write_text('operators = ["one"]\n[keys]\n"sk-a" = "one"\n"sk-b" = "two"\n')
     tenants = load_tenants(str(tmp_path / "keys.toml"))

@@ -76,6 +76,9 @@ def test_the_environment_beats_the_file(tmp_path: Path) -> None:
         ("[csr]\nslots = 5\n", r"unknown table \[csr\]; the nearest known one is csl"),
         ("csl = 5\n", "csl must be a table"),
         ("[csl\n", "dynbranch.toml"),
+        ("[csl]\nslots = " + "[" * 5000 + "]" * 5000, "dynbranch.toml"),
+        ("[csl]\nslots = " + "9" * 5000, "dynbranch.toml"),
+        ("[csl]\nslots = 2020-99-99\n", "dynbranch.toml"),
     ],
 )
 def test_a_wrong_file_is_an_error(tmp_path: Path, text: str, complaint: str) -> None:

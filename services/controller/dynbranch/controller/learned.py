@@ -35,7 +35,7 @@ class Learned:
             take_up(gate, json.loads(await asyncio.to_thread(_read, self._path)))
         except FileNotFoundError:
             return gate
-        except (OSError, ValueError) as problem:
+        except (OSError, ValueError, RecursionError) as problem:
             # BadSnapshot is a ValueError, as is what is no JSON.
             why = problem if isinstance(problem, BadSnapshot) else f"it can not be read: {problem}"
             _log.error("admission begins anew, %s is set aside: %s", self._path, why)

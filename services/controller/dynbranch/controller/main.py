@@ -134,7 +134,7 @@ def _curves(settings: ControllerSettings) -> PriceCurves | None:
         if not isinstance(document, dict):
             raise ValueError(f"{settings.price_curve} holds no object")
         return curves_from(document)
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise ConfigError(f"DYNBRANCH_CONTROLLER_PRICE_CURVE: {problem}") from None
 
 

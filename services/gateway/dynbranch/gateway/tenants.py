@@ -70,7 +70,7 @@ def load_tenants(path: str) -> Tenants:
         return Tenants()
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise ConfigError(f"DYNBRANCH_GATEWAY_TENANTS: {path}: {problem}") from problem
     keys, operators = document.pop("keys", {}), document.pop("operators", [])
     if document:

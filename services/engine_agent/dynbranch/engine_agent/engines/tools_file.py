@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import yaml
 from dynbranch.domain.engine import Freshness
+from dynbranch.rendering.problems import Problem
+from dynbranch.rendering.yaml_text import read_yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -17,6 +18,12 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 class ToolsFileError(Exception):
     """A tools file that can not be used. The message names the file and the line of thought."""
+
+
+class _BadName(Exception):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
 
 
 class Tool(BaseModel):
@@ -80,13 +87,23 @@ class Tools:
 def read_tools(path: Path) -> Tools:
     """Raises ToolsFileError."""
     try:
-        document = _Document.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, yaml.YAMLError) as error:
+        read = read_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
         raise ToolsFileError(f"{path}: {error}") from error
-    except ValidationError as error:
-        complaints = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise ToolsFileError(f"{path}: {complaints}") from None
+    problems = list(read.problems)
+    if not problems:
+        try:
+            return _tools(_Document.model_validate(read.value))
+        except ValidationError as error:
+            problems = [Problem(tuple(e["loc"]), e["msg"]) for e in error.errors()]
+        except _BadName as error:
+            problems = [Problem(("tools", error.name), "a tool can not be named so")]
+    raise ToolsFileError("; ".join(read.told(str(path), problems)))
+
+
+def _tools(document: _Document) -> Tools:
+    """Raises _BadName."""
     for name in document.tools:
         if not _NAME.fullmatch(name):
-            raise ToolsFileError(f"{path}: a tool can not be named {name[:80]!r}")
+            raise _BadName(name)
     return Tools(document.tools)
