@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -298,3 +299,43 @@ async def test_models_are_listed_in_the_shape_that_is_asked_for(world: World, cl
         await client.models.retrieve("nobody")
     assert unknown.value.body["type"] == "error"  # type: ignore[index]
     assert (await world.get("/v1/models")).json["object"] == "list"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_without_messages_is_no_way_around_an_agent_that_is_gone(
+    raw_engine: Any, stream: bool
+) -> None:
+    raw_engine.lacks = frozenset({"/v1/messages"})
+    async with running_world(Plan(bypass_url=raw_engine.url)) as world:
+        world.agents["model-a:1"].lose()
+        for _ in range(2):
+            answer = await asked(world, stream=stream)
+            assert answer.status == 503 and answer.headers["retry-after"] == "1"
+            assert answer.json["type"] == "error"
+            assert answer.json["error"]["type"] == "overloaded_error"
+        raw_engine.lacks = frozenset()
+        assert (await asked(world, stream=stream)).outcome == "bypass"
+
+
+async def test_an_engine_alone_without_messages_says_so_in_its_shape(raw_engine: Any) -> None:
+    raw_engine.lacks = frozenset({"/v1/messages"})
+    async with running_world(Plan(settings={"agents": (), "engine_url": raw_engine.url})) as world:
+        answer = await asked(world)
+        assert answer.status == 404 and answer.json["error"]["type"] == "not_found_error"
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/v1/responses"])
+async def test_after_a_keep_alive_nothing_of_another_answer_follows(raw_engine: Any, path: str) -> None:
+    async with running_world(Plan(bypass_url=raw_engine.url, settings={"keep_alive_s": 0.01})) as world:
+        gate = asyncio.Event()
+        world.engine.writer = lambda order: Script(gate=gate, fail_after=0)
+        fields = {"input": "hi"} if path == "/v1/responses" else {"messages": ASKED["messages"]}
+        body = {"model": MODEL, "temperature": 1, "max_tokens": 100, "stream": True, **fields}
+        if path == "/v1/responses":
+            del body["max_tokens"]
+        async with world.http.post(world.url + path, json=body) as response:
+            await response.content.readuntil(b"\n\n")
+            gate.set()
+            rest = await response.content.read()
+        assert rest.endswith(b"\n\n") and b"No engine could serve" in rest
+        assert not raw_engine.seen

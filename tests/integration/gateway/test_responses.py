@@ -313,3 +313,14 @@ async def test_a_request_is_explained_in_the_protocol_it_is_written_in(
     assert before.json["name"] == after.json["name"] == answer.headers["x-dynbranch-name"]
     assert [before.json["outcome"], answer.outcome, after.json["outcome"]] == ["miss", "miss", "hit"]
     assert len(world.engine.orders) == 1
+
+
+async def test_an_engine_without_responses_is_no_way_around_an_agent_that_is_gone(raw_engine: Any) -> None:
+    raw_engine.lacks = frozenset({"/v1/responses"})
+    async with running_world(Plan(bypass_url=raw_engine.url)) as world:
+        world.agents["model-a:1"].lose()
+        answer = await asked(world)
+        assert answer.status == 503 and answer.headers["retry-after"] == "1"
+        assert answer.error["code"] == "no_engine"
+        raw_engine.lacks = frozenset()
+        assert (await asked(world)).outcome == "bypass"

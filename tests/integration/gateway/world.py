@@ -336,6 +336,7 @@ class RawEngine:
         self.url = ""
         self.cut_after: int | None = None
         self.cut_before = False
+        self.lacks: frozenset[str] = frozenset()
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -365,6 +366,8 @@ class RawEngine:
         if self.cut_before:
             assert request.transport is not None
             request.transport.abort()
+        if request.path in self.lacks:
+            return web.json_response({"detail": "Not Found"}, status=404)
         if request.path.endswith("/missing"):
             return web.Response(status=418, body=b'{"odd":  1.0}', headers={"x-engine": "yes"})
         response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-engine": "yes"})

@@ -20,7 +20,7 @@ from dynbranch.gateway.edge.routes import Handler
 from dynbranch.gateway.observer import Observer
 from dynbranch.gateway.protocols.dialect import Dialect, Response
 from dynbranch.gateway.protocols.errors import ApiError
-from dynbranch.gateway.sinks import CompletionSink, Sink, StreamSink, ToolSink
+from dynbranch.gateway.sinks import CompletionSink, Sink, StreamSink, ToolSink, failure_response
 from dynbranch.gateway.tenants import Tenants
 from dynbranch.naming.document import Document
 from dynbranch.runtime import telemetry
@@ -103,8 +103,8 @@ class StageEndpoints:
         document = await self._desk.read(body, dialect.read, body)
         try:
             arrival = await self._arrivals.chat(document, dialect.headers(exchange.headers), tenant)
-        except OnlyRaw:
-            await self._model_aside(exchange, account, body)
+        except OnlyRaw as why:
+            await self._model_aside(exchange, account, body, self._lacking(dialect, exchange, str(why)))
             return
         self._arrived(account, arrival, span, exchange, arrival.request.document.source)
         stage, sink = arrival.stage, self._sink(dialect, exchange, account, arrival, document)
@@ -112,8 +112,13 @@ class StageEndpoints:
         # The parsed request may be many times as large as its text, and is not needed while it runs.
         del arrival
         await self._conductor.serve(stage, sink, account)
-        if account.aside:
-            await self._model_aside(exchange, account, body)
+        if account.aside and exchange.started:
+            # A keep-alive has gone out, so that the engine's own answer can not be given any more.
+            account.failed = True
+            await sink.refuse(failure_response(None, account.aside))
+        elif account.aside:
+            exchange.when_idle = None
+            await self._model_aside(exchange, account, body, self._lacking(dialect, exchange, account.aside))
 
     async def _tool(self, exchange: Exchange, account: Account, name: str, body: bytes, span: Span) -> None:
         try:
@@ -163,10 +168,21 @@ class StageEndpoints:
     def stands_aside(self, exchange: Exchange) -> bool:
         return not self._enabled or parse_opt_outs(exchange.headers).bypass
 
-    async def _model_aside(self, exchange: Exchange, account: Account, body: bytes | None) -> None:
+    def _lacking(self, dialect: Dialect, exchange: Exchange, why: str) -> ApiError | None:
+        """What is said where this gateway would translate, and the engine alone does not know the path."""
+        if dialect.of_engines:
+            return None
+        said = f"The engine does not serve {exchange.path} itself, and can not be asked otherwise: {why}."
+        if self._conductor.directory.agents:
+            return ApiError(503, said, code="no_engine", retry_after_s=1)
+        return ApiError(404, said, code="not_served")
+
+    async def _model_aside(
+        self, exchange: Exchange, account: Account, body: bytes | None, lacking: ApiError | None = None
+    ) -> None:
         model = await self._desk.read(body, model_in, body) if body else ""
         urls = [engine_url(url, exchange) for url in self._arrivals.model_urls(model)]
-        await self._aside(exchange, account, urls, body, target=model)
+        await self._aside(exchange, account, urls, body, target=model, lacking=lacking)
 
     async def _tool_aside(self, exchange: Exchange, account: Account, name: str, body: bytes) -> None:
         urls = self._arrivals.tool_urls(name)
@@ -174,10 +190,17 @@ class StageEndpoints:
         await self._aside(exchange, account, raw_urls, body, target=name)
 
     async def _aside(
-        self, exchange: Exchange, account: Account, urls: Sequence[str], body: Body, *, target: str
+        self,
+        exchange: Exchange,
+        account: Account,
+        urls: Sequence[str],
+        body: Body,
+        *,
+        target: str,
+        lacking: ApiError | None = None,
     ) -> None:
         """Forward to the first engine that can be reached: what has reached one may have run there. Raises
-        ApiError (502, 503)."""
+        ApiError (502, 503), and ``lacking`` where the engine does not have the path."""
         account.level, account.name = None, None
         if not urls:
             raise ApiError(503, "No engine is known to serve this.", code="no_engine", retry_after_s=1)
@@ -187,15 +210,17 @@ class StageEndpoints:
         await self._conductor.registered(identity, exchange)
         for url in urls[:-1]:
             try:
-                await self._forward(exchange, url, body, account)
+                await self._forward(exchange, url, body, account, lacking)
                 return
             except NotConnected:
                 continue
-        await self._forward(exchange, urls[-1], body, account)
+        await self._forward(exchange, urls[-1], body, account, lacking)
 
-    async def _forward(self, exchange: Exchange, url: str, body: Body, account: Account) -> None:
+    async def _forward(
+        self, exchange: Exchange, url: str, body: Body, account: Account, lacking: ApiError | None
+    ) -> None:
         with self._conductor.directory.forwarding(url):
-            await self._bypass.forward(exchange, url, body, account.report())
+            await self._bypass.forward(exchange, url, body, account.report(), lacking=lacking)
 
     def _identity_in(self, exchange: Exchange) -> Identity:
         """Raw requests are not judged here: an identity that can not be read is none."""

@@ -40,6 +40,7 @@ class ChatForm:
 
 class ChatDialect:
     kind = "chat"
+    of_engines = True
 
     def read(self, body: bytes) -> Document:
         return parse_body(body)

@@ -59,10 +59,13 @@ class Response:
 
 
 class Dialect(Protocol):
-    """``kind`` is what spans and metrics call it."""
+    """``kind`` is what spans and metrics call it; ``of_engines``: every engine speaks it."""
 
     @property
     def kind(self) -> str: ...
+
+    @property
+    def of_engines(self) -> bool: ...
 
     def read(self, body: bytes) -> Document:
         """The request in the form of Chat Completions. Raises InvalidRequest."""

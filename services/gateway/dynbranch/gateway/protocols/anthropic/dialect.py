@@ -41,6 +41,7 @@ class MessagesForm:
 
 class MessagesDialect:
     kind = "messages"
+    of_engines = False
 
     def read(self, body: bytes) -> Document:
         return read_messages(body)

@@ -60,6 +60,7 @@ class ResponsesForm:
 
 class ResponsesDialect:
     kind = "responses"
+    of_engines = False
 
     def read(self, body: bytes) -> AskedResponse:
         return read_responses(body)
