@@ -351,6 +351,32 @@ def test_a_sampled_result_is_consumed_by_one_demand(library: SteppedLibrary) -> 
     assert kinds(library) == [K.SHADOWED, K.CONSUMED]
 
 
+def test_consumed_results_are_kept_within_bounds_and_each_for_its_own_demand() -> None:
+    library = SteppedLibrary(limits=Limits(max_consumed=3, max_consumed_bytes=10))
+    consumed = library.library.memory.consumed
+
+    def draw(what: str, payload: str) -> Hit:
+        library.fill(what, what, payload, once=True)
+        taken = library.demand(what, once=True, demand_id=what.encode())
+        assert isinstance(taken, Hit)
+        return taken
+
+    def again(what: str, demand: str) -> object:
+        return library.demand(what, once=True, demand_id=demand.encode())
+
+    drawn = {what: draw(what, what * 4) for what in "abc"}
+    assert (len(consumed), consumed.held_bytes) == (2, 8)
+    assert again("a", "a") == Miss(None)
+    assert again("b", "b") == drawn["b"] and again("c", "c") == drawn["c"]
+    assert again("c", "b") == Miss(None)
+    large = draw("d", "d" * 20)
+    assert (len(consumed), consumed.held_bytes) == (1, 20)
+    assert again("d", "d") == large
+    for what in "efgh":
+        draw(what, "")
+    assert (len(consumed), consumed.held_bytes) == (3, 0)
+
+
 @pytest.mark.promise("C2.once")
 def test_a_running_sampled_fill_is_taken_by_one_demand_and_never_stored(library: SteppedLibrary) -> None:
     begun = granted(library.begin_fill("a", "f", once=True))

@@ -16,7 +16,7 @@ from dynbranch.csl.core import eviction, fill_rows, graph, outbox, rows, version
 from dynbranch.csl.core.events import AcknowledgeSettlements, Decision, Moment
 from dynbranch.csl.core.fill_rows import ShadowRow
 from dynbranch.csl.core.leases import LeaseRow, WorkflowKey
-from dynbranch.csl.core.memory import Memory, after, check_name, remember
+from dynbranch.csl.core.memory import Memory, after, check_name
 from dynbranch.csl.core.rows import EntryRow, Meta, Node, Standing
 from dynbranch.csl.core.store import Transaction, View
 from dynbranch.domain.errors import InvalidRequest
@@ -315,7 +315,7 @@ def adopt(
     memory.counters.adoptions += 1
     taken = Live(live.lease.generation, fill)
     if live.lease.once:
-        remember(memory.consumed, (event.demand_id, event.name), taken, memory.limits.max_consumed)
+        memory.consumed.keep(event, taken)
     return taken
 
 
@@ -353,14 +353,14 @@ def consume(
     memory.shadows.drop(event.name)
     memory.note_served(row.origin.fill_id)
     memory.counters.consumptions += 1
-    remember(memory.consumed, (event.demand_id, event.name), hit, memory.limits.max_consumed)
+    memory.consumed.keep(event, hit)
     return hit
 
 
 def undo(memory: Memory, event: Demand, view: View) -> None:
     """The batch of a promotion, an adoption or a consumption was refused: it has not happened."""
     memory.shadows.reread(view)
-    memory.consumed.pop((event.demand_id, event.name), None)
+    memory.consumed.forget(event)
     live = memory.leases.joinable(event.name, frozenset())
     if live is not None and live.adopted_by == event.demand_id:
         live.adopted_by = None

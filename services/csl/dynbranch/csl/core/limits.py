@@ -57,4 +57,6 @@ class Limits:
     """Discarded fills that are remembered in case they begin only now."""
     max_consumed: int = 1_024
     """Consumed results kept for a demand that is repeated."""
+    max_consumed_bytes: int = 64 << 20
+    """The same in bytes: more than the largest of them."""
     swept_per_step: int = 32

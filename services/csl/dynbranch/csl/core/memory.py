@@ -9,6 +9,7 @@ from typing import TypeVar
 from dynbranch.csl.core import commit, graph, rows
 from dynbranch.csl.core.arrivals import FirstArrivals
 from dynbranch.csl.core.cascade import Condemned
+from dynbranch.csl.core.consumed import Consumed
 from dynbranch.csl.core.counters import Counters
 from dynbranch.csl.core.heat import Heat
 from dynbranch.csl.core.leases import LeaseRow, LeaseTable
@@ -20,8 +21,8 @@ from dynbranch.csl.core.shadows import Shadows
 from dynbranch.csl.core.store import Transaction, View
 from dynbranch.domain.errors import Conflict, InvalidRequest
 from dynbranch.domain.fills import SUPERSEDED
-from dynbranch.domain.ids import DemandId, FillId, GenerationId, Instant, Name
-from dynbranch.domain.reuse import Commit, GenerationRef, Hit, Incarnation, Live, Refused
+from dynbranch.domain.ids import FillId, GenerationId, Instant, Name
+from dynbranch.domain.reuse import Commit, GenerationRef, Incarnation, Refused
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -55,7 +56,7 @@ class Memory:
         self.tombstones: OrderedDict[FillId, None] = OrderedDict()
         self.served_fills: OrderedDict[FillId, None] = OrderedDict()
         self.reader_epoch = 0
-        self.consumed: OrderedDict[tuple[DemandId, Name], Hit | Live] = OrderedDict()
+        self.consumed = Consumed(max_count=limits.max_consumed, max_bytes=limits.max_consumed_bytes)
 
     def node(self, view: View, name: Name) -> EntryRow | None:
         """What stands under the name, shadows among it: not what is only waiting to be deleted."""

@@ -107,7 +107,7 @@ def _followed(memory: Memory, asked: _Asked, live: LeaseRow) -> Live | None:
 def _once(memory: Memory, asked: _Asked) -> tuple[DemandOutcome, tuple[Effect, ...]]:
     """A sampled request: it may consume a fill that was made for one, and else it is nobody's business."""
     event = asked.event
-    repeated = memory.consumed.get((event.demand_id, event.name))
+    repeated = memory.consumed.answer_to(event)
     if repeated is not None and not _is_excluded(repeated, event):
         return repeated, ()
     if event.may_hit:
