@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -23,7 +24,7 @@ class CliFailure(Exception):
 
 def for_people(command: Callable[P, R]) -> Callable[P, R]:
     """Turns a CliFailure into its two lines, and a package that is not installed into the extra that brings
-    it. Anything else is a bug and shows its traceback."""
+    it. So does a file or folder that can not be used. Anything else is a bug and shows its traceback."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -39,6 +40,12 @@ def for_people(command: Callable[P, R]) -> Callable[P, R]:
             if absent is None:
                 raise
             _say(absent)
+            raise typer.Exit(1) from None
+        except OSError as error:
+            if error.filename is None:
+                raise
+            unusable = f"{os.fsdecode(error.filename)} can not be used: {error.strerror}"
+            _say(CliFailure(unusable, "See that it can be made, read and written, or name another place."))
             raise typer.Exit(1) from None
 
     return wrapped

@@ -164,6 +164,7 @@ def stay_up(options: UpOptions) -> None:
                 threads=options.threads,
                 context_tokens=options.context_tokens,
                 traces_endpoint=receiver.endpoint if receiver else "",
+                metrics=True,
                 templates=templates,
                 policy=options.policy,
                 inherit=True,

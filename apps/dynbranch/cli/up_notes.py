@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dynbranch.cli.failures import CliFailure
+from dynbranch.demo.stack import STATE_FILE
 from dynbranch.domain.ids import Instant
 from dynbranch.rendering.watching import Rejected, TemplateFolder
 
@@ -112,6 +113,7 @@ def how_to_use(
             f'  Write    curl -X PUT {passages}/passages/ID -d \'{{"text": "…"}}\'',
         ]
     lines.append("  Look     dynbranch stats, dynbranch inspect branch (in this folder, in another terminal)")
+    lines.append(f"  Metrics  curl {url}/metrics; those of the other services: {logs.parent / STATE_FILE}")
     lines.append(f"  Logs     {logs}")
     if traces:
         lines.append(f"  Traces   {traces}")

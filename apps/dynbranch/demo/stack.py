@@ -50,6 +50,8 @@ class StackOptions:
     threads: int = 0
     context_tokens: int = 2048
     traces_endpoint: str = ""
+    metrics: bool = False
+    """Every service but the gateways, which have a path of their own, serves its counts at a free port."""
     floor_gateway: bool = False
     """A second gateway before the same engines, with DynBranch disabled."""
     unforeseeing_gateway: bool = False
@@ -112,6 +114,7 @@ class Stack:
     def __init__(self, options: StackOptions) -> None:
         self.options = options
         self.addresses = Addresses.choose(options)
+        self._metrics: dict[str, str] = {}
         self._processes = Processes(self.specs(), options.state_dir / "logs")
 
     @property
@@ -266,6 +269,9 @@ class Stack:
             if self.options.inherit or key in _KEPT_SETTINGS or not key.startswith(_OWN_PREFIXES)
         }
         environ |= {f"DYNBRANCH_{key}": value for key, value in settings.items()}
+        if self.options.metrics and not name.startswith("gateway"):
+            address = self._metrics.setdefault(name, f"127.0.0.1:{free_ports(1)[0]}")
+            environ["DYNBRANCH_METRICS_PORT"] = address.rpartition(":")[2]
         environ |= self.options.settings
         if self.options.traces_endpoint:
             environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = self.options.traces_endpoint
@@ -283,6 +289,7 @@ class Stack:
             "controller": at.controller,
             "agents": list(at.agents),
             "passages": self.passages_url,
+            "metrics": {name: f"http://{address}/metrics" for name, address in self._metrics.items()},
             "processes": self._processes.pids,
         }
         (self.options.state_dir / STATE_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")

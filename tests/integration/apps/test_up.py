@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -93,6 +94,9 @@ def test_without_an_engine_the_rest_is_up(tmp_path: Path) -> None:
                     break
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=20) as response:
                 assert response.status == 200
+            state = json.loads((tmp_path / "state" / "stack.json").read_text())
+            with urllib.request.urlopen(state["metrics"]["csl"], timeout=20) as response:
+                assert b"dynbranch_csl_" in response.read()
         finally:
             process.send_signal(signal.SIGINT)
             said += process.stdout.read()

@@ -50,3 +50,10 @@ def test_settings_beyond_those_of_the_stack_itself(tmp_path: Path) -> None:
     specs = told(StackOptions(tmp_path, settings={"DYNBRANCH_CONTROLLER_FILLS": "1"}, templates=None))
     assert specs["controller"]["DYNBRANCH_CONTROLLER_FILLS"] == "1"
     assert "DYNBRANCH_CONTROLLER_TEMPLATES" not in specs["controller"]
+
+
+def test_each_service_can_show_its_counts_at_a_port_of_its_own(tmp_path: Path) -> None:
+    specs = told(StackOptions(tmp_path, metrics=True))
+    ports = {name: spec.get("DYNBRANCH_METRICS_PORT") for name, spec in specs.items()}
+    assert ports.pop("gateway") is None
+    assert len(set(ports.values())) == len(ports) and all(ports.values())

@@ -114,7 +114,7 @@ class Bypass:
             # engine.
             code = "engine_cut" if exchange.started else "engine_unreachable"
             message = (
-                f"The engine at {URL(url, encoded=True).origin()} does not answer ({type(failure).__name__}). "
+                f"The engine at {URL(url, encoded=True).origin()} does not answer: {type(failure).__name__}. "
                 "See whether it runs and listens there; the request can be sent again."
             )
             kind = NotConnected if isinstance(failure, _NOT_CONNECTED) else ApiError
