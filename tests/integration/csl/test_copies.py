@@ -338,3 +338,13 @@ def test_a_first_start_after_a_restore_that_is_interrupted_serves_nothing_stale(
         with pytest.raises(KeyboardInterrupt):
             with_shell(data, served)
     assert with_shell(data, served) == {"pure"}
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_a_folder_without_a_store_is_said_to_be_one(tmp_path: Path, command: str) -> None:
+    (tmp_path / "empty").mkdir()
+    told = CliRunner().invoke(app, ["csl", command, str(tmp_path / "empty"), str(tmp_path / "to")])
+    assert told.exit_code == 1
+    assert "empty holds no " in told.output
+    assert "set aside" not in told.output
+    assert not list((tmp_path / "to").glob("*"))

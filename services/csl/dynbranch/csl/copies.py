@@ -77,11 +77,20 @@ def back_up(directory: DataDirectory, target: Path, sizes: Sizes, now: UnixMs) -
         raise InvalidRequest("exists", f"{target} exists already")
     if target.resolve().is_relative_to(directory.database.resolve()):
         raise InvalidRequest("inside", f"{target} is inside the store's own {directory.database}")
+    if not (directory.database / "CURRENT").exists():
+        raise InvalidRequest(
+            "no_store",
+            f"{directory.path} holds no store: there is no {DATABASE}/ in it",
+            advice="name the data directory of a store, as DYNBRANCH_CSL_DATA_DIR has it",
+        )
     floor = directory.read_floor()
     with _opened(directory.database, sizes, 0 if floor is None else floor.sequence) as store:
         report = _report(store)
         if report.problems:
-            raise StoreCorrupt(f"the store is not whole and is not copied: {report.problems[0]}")
+            raise StoreCorrupt(
+                f"the store is not whole and is not copied: {report.problems[0]}",
+                "'dynbranch csl check' tells all that is wrong; the service sets such a store aside",
+            )
         target.mkdir(parents=True)
         store.checkpoint(target / DATABASE)
     about = {"format": rows.FORMAT, "epoch": report.epoch, "sequence": report.sequence, "unix_ms": now}
@@ -107,7 +116,10 @@ def restore(source: Path, directory: DataDirectory, sizes: Sizes, now: UnixMs) -
             with _opened(draft, sizes, 0) as store:
                 report = _report(store)
             if report.problems:
-                raise StoreCorrupt(f"the backup is not whole: {report.problems[0]}")
+                raise StoreCorrupt(
+                    f"the backup is not whole: {report.problems[0]}",
+                    "take another backup; the directory is as it was",
+                )
         except BaseException:
             shutil.rmtree(draft)
             raise

@@ -25,10 +25,10 @@ from dynbranch.domain.errors import Conflict, StoreFailed
 
 
 class StoreCorrupt(StoreFailed):
-    def __init__(self, message: str) -> None:
-        super().__init__(
-            "store_corrupt", message, advice="restart: the directory is set aside, the store starts empty"
-        )
+    def __init__(
+        self, message: str, advice: str = "restart: the directory is set aside, the store starts empty"
+    ) -> None:
+        super().__init__("store_corrupt", message, advice=advice)
 
 
 class StoreFull(StoreFailed):
