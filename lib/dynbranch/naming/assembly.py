@@ -185,12 +185,11 @@ class Choice:
         return last
 
     def text(self, *keys: str) -> str:
-        """The whole text of the first of these keys that has any."""
-        for key in keys:
-            text = "".join("".join(segment.texts.get(key, ())) for segment in self.segments)
-            if text:
-                return text
-        return ""
+        """The whole text that goes by these names. What stands under several of them is said once."""
+        told: list[str] = []
+        for segment in self.segments:
+            told += next((segment.texts[key] for key in keys if key in segment.texts), ())
+        return "".join(told)
 
     def calls(self) -> list[Call]:
         """Whole calls, pieced together over the segments, by index; a legacy function call last."""

@@ -211,6 +211,30 @@ def test_both_names_of_reasoning_advance_together() -> None:
     assert result_digest(recorded) == result_digest([delta(reasoning="ab")])
 
 
+def test_reasoning_under_one_name_after_the_other_is_all_of_it() -> None:
+    items = (
+        delta(reasoning="a"),
+        delta(reasoning="b", reasoning_content="b"),
+        delta(reasoning_content="c"),
+        delta(reasoning_content="d"),
+    )
+    record = compact(items)
+    assert deltas(record) == [
+        {"reasoning": "a"},
+        {"reasoning_content": "b", "reasoning": "b"},
+        {"reasoning_content": "cd"},
+    ]
+    assert compact(record) == record and result_digest(record) == result_digest(items)
+    assert result_digest(items) != result_digest(items[1:])
+
+
+def test_calls_stay_in_the_order_in_which_they_began() -> None:
+    items = tuple(delta(tool_calls=[call(index, text)]) for index, text in ((1, "{"), (0, "{}"), (1, "}")))
+    (told,) = deltas(compact(items))
+    assert [one["index"] for one in told["tool_calls"]] == [1, 0]
+    assert compact(compact(items)) == compact(items)
+
+
 def test_an_empty_text_is_not_no_text() -> None:
     assert deltas(compact([delta(role="assistant", content="", finish="stop")]))[0] == {
         "role": "assistant",

@@ -176,6 +176,23 @@ def test_what_is_no_answer_is_none(items: tuple[bytes, ...]) -> None:
         streamed(items, head())
 
 
+def test_calls_as_few_engines_tell_them() -> None:
+    """Such are never recorded."""
+
+    def told(*calls: Object) -> list[Object]:
+        chunks = [{"choices": [{"index": 0, "delta": {"tool_calls": [one]}}]} for one in calls]
+        content = whole(tuple(json.dumps(chunk).encode() for chunk in chunks), head())["content"]
+        return [{"name": block["name"], "input": block["input"]} for block in content]
+
+    def one(name: str, arguments: Any, **beside: Any) -> Object:
+        return {**beside, "function": {"name": name, "arguments": arguments}}
+
+    assert told(one("f", {"x": 1}, index=0)) == [{"name": "f", "input": {"x": 1}}]
+    assert told(one("f", None, index=0)) == [{"name": "f", "input": {}}]
+    both = [{"name": "f", "input": {}}, {"name": "g", "input": {"x": 1}}]
+    assert told(one("f", "{}", id="a"), one("g", '{"x":1}', id="b")) == both
+
+
 def test_the_choice_that_began_is_the_answer() -> None:
     def says(index: int, said: str) -> bytes:
         return json.dumps({"choices": [{"index": index, "delta": {"content": said}}]}).encode()

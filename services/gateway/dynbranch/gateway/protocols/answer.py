@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem
+from dynbranch.gateway.protocols.members import dump
 from dynbranch.gateway.protocols.object_end import ObjectEnd
 from dynbranch.naming.text_pieces import TextPieces
 
@@ -213,6 +214,9 @@ class AnswerReader:
         # Some engines repeat the name with every delta; a different one is the rest of it.
         if isinstance(name, str) and name != call.name and call.block is None:
             call.name += name
+        if isinstance(piece, dict):
+            # Not what engines are to say, but it can be read.
+            piece = dump(piece).decode()
         if isinstance(piece, str):
             self._add(call, call.arguments.up_to(piece))
             self._go_on()
