@@ -104,6 +104,9 @@ RENDERING = frozenset({"propose", "prepare", "order", "let go", "left", "release
 
 TELLING = RENDERING | {"granted", "ended"}
 SHORT = TELLING | {"begin", "commit", "asking", "served"}
+PROMPT = SHORT | {"settle", "discard", "discarded", "abort"}
+"""Nothing is late between services: what is left is when engines end, people ask, records change and are told,
+and decisions fall. Of fewer candidates every lateness is tried too."""
 
 QUICK: Mapping[str, Scenario] = {
     "one fill, every step of it": Scenario(candidates=("a",)),
@@ -144,7 +147,7 @@ LARGE: Mapping[str, Scenario] = {
     ),
     "one of two, every step of both": Scenario(),
     "three candidates, two workflows, a write": Scenario(
-        candidates=("a", "b", "c"), wanted=(Wanted("a"), Wanted("b", foreign=True)), writes=1, eager=TELLING
+        candidates=("a", "b", "c"), wanted=(Wanted("a"), Wanted("b", foreign=True)), writes=1, eager=PROMPT
     ),
     "two candidates, a write, time, ambiguous or not": Scenario(
         wanted=(Wanted("a"), Wanted("b", foreign=True)), writes=1, selections=("a", ""), expires=True,
@@ -161,6 +164,10 @@ LARGE: Mapping[str, Scenario] = {
     ),
     "independent offers, time": Scenario(
         branching=Branching.INDEPENDENT, wanted=(Wanted("a"), Wanted("b")), expires=True, eager=TELLING
+    ),
+    # The last: some million states.
+    "three candidates, two workflows, a write, losses and settlements late": Scenario(
+        candidates=("a", "b", "c"), wanted=(Wanted("a"), Wanted("b", foreign=True)), writes=1, eager=SHORT
     ),
 }  # fmt: skip
 
