@@ -105,8 +105,8 @@ RENDERING = frozenset({"propose", "prepare", "order", "let go", "left", "release
 TELLING = RENDERING | {"granted", "ended"}
 SHORT = TELLING | {"begin", "commit", "asking", "served"}
 PROMPT = SHORT | {"settle", "discard", "discarded", "abort"}
-"""Nothing is late between services: what is left is when engines end, people ask, records change and are told,
-and decisions fall. Of fewer candidates every lateness is tried too."""
+"""Nothing is late between services: what is left is when engines end, people ask, records change and are
+told, and decisions fall. Of fewer candidates every lateness is tried too."""
 
 QUICK: Mapping[str, Scenario] = {
     "one fill, every step of it": Scenario(candidates=("a",)),
