@@ -35,8 +35,15 @@ class GrpcController:
         return decoded(wire.summary_in, await answer(self._stub.Summary, pb.SummaryRequest(), timeout_s))
 
     def watch_templates(self) -> AsyncGenerator[TemplateSet]:
-        request = pb.WatchTemplatesRequest()
-        return follow(self._branches.WatchTemplates, request, wire.templates_in, WATCH_IDLE_S)
+        last: TemplateSet | None = None
+
+        def read(message: pb.WatchTemplatesResponse) -> TemplateSet:
+            nonlocal last
+            last = wire.templates_in(message, last)
+            return last
+
+        request = pb.WatchTemplatesRequest(takes_unchanged=True)
+        return follow(self._branches.WatchTemplates, request, read, WATCH_IDLE_S)
 
     async def inspect_branch(self, branch: BranchId, *, timeout_s: float) -> str:
         request = pb.InspectBranchRequest(branch_id=branch)

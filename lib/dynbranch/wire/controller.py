@@ -232,7 +232,14 @@ def templates_out(templates: TemplateSet) -> pb.WatchTemplatesResponse:
     )
 
 
-def templates_in(message: pb.WatchTemplatesResponse) -> TemplateSet:
+def templates_unchanged_out(revision: int) -> pb.WatchTemplatesResponse:
+    return pb.WatchTemplatesResponse(revision=revision, unchanged=True)
+
+
+def templates_in(message: pb.WatchTemplatesResponse, last: TemplateSet | None = None) -> TemplateSet:
+    """``last``: what the message before it said, if there was one."""
+    if message.unchanged and last is not None:
+        return last
     return TemplateSet(
         message.revision,
         tuple(TemplateSource(one.workflow_type_id, one.text) for one in message.templates),

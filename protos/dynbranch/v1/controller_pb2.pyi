@@ -23,12 +23,17 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class WatchTemplatesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    TAKES_UNCHANGED_FIELD_NUMBER: _builtins.int
+    takes_unchanged: _builtins.bool
+    """The caller understands a response that says unchanged."""
     def __init__(
         self,
+        *,
+        takes_unchanged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["takes_unchanged", b"takes_unchanged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -40,8 +45,11 @@ class WatchTemplatesResponse(_message.Message):
 
     REVISION_FIELD_NUMBER: _builtins.int
     TEMPLATES_FIELD_NUMBER: _builtins.int
+    UNCHANGED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Changes whenever a template does."""
+    unchanged: _builtins.bool
+    """A sign of life: the templates are those of the last response of this stream, and are not said again."""
     @_builtins.property
     def templates(self) -> _containers.RepeatedCompositeFieldContainer[Global___TemplateSource]:
         """All templates, each as the text of its file."""
@@ -51,10 +59,11 @@ class WatchTemplatesResponse(_message.Message):
         *,
         revision: _builtins.int = ...,
         templates: _abc.Iterable[Global___TemplateSource] | None = ...,
+        unchanged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "templates", b"templates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "templates", b"templates", "unchanged", b"unchanged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

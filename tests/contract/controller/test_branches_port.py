@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dynbranch.clients.controller import GrpcController
@@ -18,8 +19,11 @@ from dynbranch.controller.templates_in_force import Templates
 from dynbranch.domain.branches import BranchSummary, TemplateSource
 from dynbranch.domain.errors import NotFound
 from dynbranch.domain.ids import BranchId
-from dynbranch.runtime.clock import SystemClock
+from dynbranch.runtime.channel import channel
+from dynbranch.runtime.clock import ManualClock, SystemClock
 from dynbranch.runtime.server import GrpcServer
+from dynbranch.v1 import controller_pb2 as pb
+from dynbranch.v1.controller_pb2_grpc import BranchServiceStub
 from unit.controller.branches.world import World, world
 
 TIMEOUT_S = 20.0
@@ -108,6 +112,47 @@ async def test_a_controller_without_a_store_tells_its_templates_and_has_no_branc
         await client.inspect_branch(BranchId(b"nobody's"), timeout_s=TIMEOUT_S)
     await client.close()
     await server.stop(0)
+
+
+TEXT = "workflow_type: ways\nversion: {}\nstages:\n  plan: {{kind: chat, request: x}}\n"
+
+
+async def test_what_has_not_changed_is_not_said_again(tmp_path: Path) -> None:
+    file = tmp_path / "ways.yaml"
+    file.write_text(TEXT.format(1))
+    clock = ManualClock()
+    templates = Templates(tmp_path, clock, repeat_s=0.01)
+    await templates.look()
+    server = GrpcServer("127.0.0.1:0", [branch_service(templates, None)], SystemClock())
+    target = await server.start()
+    client = GrpcController(target)
+    async with channel(target) as raw, asyncio.timeout(TIMEOUT_S):
+        watch = BranchServiceStub(raw).WatchTemplates
+        said = [one async for one in aislice(watch(pb.WatchTemplatesRequest(takes_unchanged=True)), 3)]
+        assert [(len(one.templates), one.unchanged) for one in said] == [(1, False), (0, True), (0, True)]
+        said = [one async for one in aislice(watch(pb.WatchTemplatesRequest()), 2)]
+        assert [(len(one.templates), one.unchanged) for one in said] == [(1, False)] * 2, "who may not know"
+        async with aclosing(client.watch_templates()) as heard:
+            first, again = await anext(heard), await anext(heard)
+            assert again is first and first.templates[0].text == TEXT.format(1)
+            file.write_text(TEXT.format(12))
+            clock.advance(10.0)
+            await templates.look()
+            while (changed := await anext(heard)) is first:
+                pass
+            assert changed.templates[0].text == TEXT.format(12)
+    await client.close()
+    await server.stop(0)
+
+
+async def aislice(messages: Any, count: int) -> AsyncIterator[Any]:
+    """The first so many, and then the call is ended."""
+    async for message in messages:
+        yield message
+        count -= 1
+        if not count:
+            break
+    messages.cancel()
 
 
 async def test_a_twin_that_is_lost_ends_its_watchers() -> None:

@@ -29,9 +29,14 @@ class BranchServicer(BranchServiceServicer):
     async def WatchTemplates(
         self, request: pb.WatchTemplatesRequest, context: object
     ) -> AsyncIterator[pb.WatchTemplatesResponse]:
+        told: int | None = None
         async with aclosing(self._templates.watch()) as changes:
             async for templates in changes:
-                yield wire.templates_out(templates)
+                if request.takes_unchanged and templates.revision == told:
+                    yield wire.templates_unchanged_out(templates.revision)
+                else:
+                    yield wire.templates_out(templates)
+                told = templates.revision
 
     async def InspectBranch(
         self, request: pb.InspectBranchRequest, context: object

@@ -37,7 +37,8 @@ MAX_OLD_TEMPLATES = 64
 class Templates:
     """``folder`` None: there are none."""
 
-    def __init__(self, folder: Path | None, clock: Clock) -> None:
+    def __init__(self, folder: Path | None, clock: Clock, *, repeat_s: float = REPEAT_S) -> None:
+        self._repeat_s = repeat_s
         self._folder = None if folder is None else TemplateFolder(folder)
         self._clock = clock
         self._by_digest: OrderedDict[str, LoadedTemplate] = OrderedDict()
@@ -94,7 +95,7 @@ class Templates:
             changed = self._changed
             yield self.current()
             try:
-                async with asyncio.timeout(REPEAT_S):
+                async with asyncio.timeout(self._repeat_s):
                     await changed.wait()
             except TimeoutError:
                 continue
