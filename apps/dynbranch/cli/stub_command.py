@@ -128,10 +128,9 @@ def _faults(file: Path | None) -> tuple[Fault, ...]:
     import json
 
     from dynbranch.stub_engine.faults import fault_from
-    from dynbranch.stub_engine.matching import ScriptError
 
     try:
         lines = file.read_text(encoding="utf-8").splitlines() if file else []
         return tuple(fault_from(json.loads(line)) for line in lines if line.strip())
-    except (ScriptError, ValueError, OSError) as error:
+    except (ValueError, TypeError, RecursionError, OSError) as error:
         raise CliFailure(f"the faults: {error}", "docs/stub-engine.md has the format.") from None

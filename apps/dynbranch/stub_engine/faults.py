@@ -58,7 +58,7 @@ def fault_from(document: Any) -> Fault:
     """Raises ScriptError."""
     values = checked(document, Fault, "fault")
     kinds = {kind.value: kind for kind in FaultKind}
-    if values.get("kind") not in kinds:
+    if not isinstance(values.get("kind"), str) or values["kind"] not in kinds:
         raise ScriptError(f"fault.kind is one of {', '.join(sorted(kinds))}")
     values["kind"] = kinds[values["kind"]]
     if "match" in values:

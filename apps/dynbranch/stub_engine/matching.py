@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from dynbranch.stub_engine import toy_tokens
 
@@ -98,13 +98,25 @@ ANYTHING = Match()
 def match_from(document: Any) -> Match:
     """Raises ScriptError."""
     values = checked(document, Match, "match")
-    if "tools" in values:
-        values["tools"] = tuple(values["tools"])
+    tools = values.get("tools", ())
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, str) for tool in tools):
+        raise ScriptError("match.tools is not a list of names")
+    values["tools"] = tuple(tools)
     try:
         re.compile(values.get("regex", ""))
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise ScriptError(f"match.regex: {error}") from None
     return Match(**values)
+
+
+_PLAIN: Final[Mapping[str, tuple[type, ...]]] = {
+    "str": (str,),
+    "str | None": (str, type(None)),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "bool": (bool,),
+}
+"""What JSON has for the members whose kind is plain."""
 
 
 def checked(
@@ -113,8 +125,11 @@ def checked(
     """The members of a JSON object that a dataclass has. Raises ScriptError for others."""
     if not isinstance(document, dict):
         raise ScriptError(f"{what} is not an object")
-    known = {one.name for one in fields(kind)} - leave_out
-    for key in document:
+    known = {one.name: str(one.type) for one in fields(kind) if one.name not in leave_out}
+    for key, value in document.items():
         if key not in known:
             raise ScriptError(f"{what} has no {key!r}; it has {', '.join(sorted(known))}")
+        wanted = _PLAIN.get(known[key])
+        if wanted is not None and type(value) not in wanted:
+            raise ScriptError(f"{what}.{key} is not of the kind {known[key]}")
     return dict(document)

@@ -125,21 +125,28 @@ def rules_from(lines: str, source: str) -> tuple[Rule, ...]:
                     values.get("times"),
                 )
             )
-        except (ScriptError, json.JSONDecodeError) as error:
+        # ScriptError and JSONDecodeError are ValueErrors; the others are of values of a wrong kind.
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise ScriptError(f"{source}, line {number}: {error}") from None
     return tuple(rules)
 
 
 def rules_of(file: Path) -> tuple[Rule, ...]:
     """Raises ScriptError and OSError."""
-    return rules_from(file.read_text(encoding="utf-8"), str(file))
+    try:
+        return rules_from(file.read_text(encoding="utf-8"), str(file))
+    except UnicodeDecodeError as error:
+        raise ScriptError(f"{file}: {error}") from None
 
 
 def _call_from(document: Any) -> ToolCall:
+    """``arguments`` may be an object in place of its text."""
+    document = dict(document) if isinstance(document, dict) else document
+    if isinstance(document, dict):
+        arguments = document.get("arguments", {})
+        if not isinstance(arguments, str):
+            document["arguments"] = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
     values = checked(document, ToolCall, "tool call")
-    arguments = values.get("arguments", {})
-    if not isinstance(arguments, str):
-        values["arguments"] = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
     if not values.get("name"):
         raise ScriptError("a tool call has no name")
     return ToolCall(**values)

@@ -146,3 +146,35 @@ def test_wrong_options_are_told(
     (tmp_path / "wrong.jsonl").write_text('{"kind": "smoke"}\n')
     result = CliRunner().invoke(app, ["stub-engine", *options])
     assert result.exit_code == 1 and complaint in result.output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[" * 100_000,
+        "[]",
+        "5",
+        '{"reply": 5}',
+        '{"reply": {"text": 5}}',
+        '{"reply": {"ttft_ms": "soon"}}',
+        '{"reply": {"ttft_ms": [1]}}',
+        '{"reply": {"tool_calls": 5}}',
+        '{"reply": {"tool_calls": [{"name": 5}]}}',
+        '{"reply": {"chunks": [1]}}',
+        '{"reply": {"events": 5}}',
+        '{"reply": {"events": ["\\ud800"]}}',
+        '{"reply": {"fault": {"kind": ["cut"]}}}',
+        '{"reply": {"fault": {"kind": "cut", "after_tokens": 1.5}}}',
+        '{"match": {"regex": 5}}',
+        '{"match": {"regex": "("}}',
+        '{"match": {"tools": 5}}',
+        '{"match": {"tools": [5]}}',
+        '{"match": {"turn": "one"}}',
+        '{"times": "once"}',
+        '{"times": ' + "9" * 5000 + "}",
+    ],
+)
+def test_whatever_is_wrong_with_a_script_names_its_line(line: str) -> None:
+    with pytest.raises(ScriptError, match="the file, line 2: "):
+        rules_from(f"// a comment\n{line}\n", "the file")
