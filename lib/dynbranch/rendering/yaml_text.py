@@ -27,6 +27,9 @@ MAX_DEPTH: Final = 16
 MAX_VALUES: Final = 2**15
 """Keys, texts, lists and mappings of a file."""
 
+MAX_NUMBER: Final = 2**63
+"""Its digits can be told, and everything that reads a file can hold it."""
+
 MAX_PROBLEMS: Final = 20
 """Told of one file: who mends those looks again."""
 
@@ -127,11 +130,14 @@ class _Walk:
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, place)
         try:
-            return self._scalars.construct_object(node)
+            value = self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError, ArithmeticError) as error:
             reason = getattr(error, "problem", None) or str(error)
             self.problems.append(Problem(place, f"this can not be read: {reason}; put a text into quotes"))
             return None
+        if isinstance(value, int | float) and not abs(value) < MAX_NUMBER:
+            self.problems.append(Problem(place, "this number is too large; put a text into quotes"))
+        return value
 
     def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
         found: dict[str, Any] = {}

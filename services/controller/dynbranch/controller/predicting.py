@@ -89,8 +89,10 @@ def made(uses: Iterable[PredictorUse], factories: Mapping[str, Factory]) -> dict
             raise BadPredictor(f"there is no predictor {use.name!r}; there are: {', '.join(factories)}")
         try:
             predictors[label(use)] = factory(**dict(use.parameters))
-        except (TypeError, ValueError) as problem:
-            raise BadPredictor(f"the predictor {label(use)!r} can not be made: {problem}") from problem
+        # A template gives the parameters, and a package may bring the code: neither ends the controller.
+        except Exception as problem:
+            told = f"the predictor {label(use)!r} can not be made: {problem or type(problem).__name__}"
+            raise BadPredictor(told) from problem
     return predictors
 
 

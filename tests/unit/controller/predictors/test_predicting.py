@@ -212,6 +212,15 @@ def test_a_predictor_that_can_not_be_had_says_why(use: PredictorUse, said: str) 
         made([use], BUILT_IN)
 
 
+@pytest.mark.parametrize("flaw", [KeyError("a"), AssertionError(), RuntimeError("x"), ZeroDivisionError()])
+def test_a_predictor_whose_code_fails_can_not_be_had(flaw: Exception) -> None:
+    def fails() -> Says:
+        raise flaw
+
+    with pytest.raises(BadPredictor, match="'mine' can not be made: ."):
+        made([PredictorUse("mine")], {"mine": fails})
+
+
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(BadPredictor, match="history"):
         registered([("history", lambda: Says(()))])
