@@ -249,7 +249,7 @@ def _problems_of_text(
         return
     # Jinja makes Python of a text: what its author nests deeper than Python allows ends here, in many ways.
     except Exception as error:  # noqa: BLE001
-        yield Problem(place, f"this text can not be compiled: {error or type(error).__name__}")
+        yield Problem(place, f"this text can not be compiled: {str(error) or type(error).__name__}")
         return
     known = {item.name for item in template.inputs} | set(_OWN_NAMES)
     for name in sorted(meta.find_undeclared_variables(tree) - known - set(_KEPT_GLOBALS)):

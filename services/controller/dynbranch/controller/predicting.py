@@ -91,7 +91,7 @@ def made(uses: Iterable[PredictorUse], factories: Mapping[str, Factory]) -> dict
             predictors[label(use)] = factory(**dict(use.parameters))
         # A template gives the parameters, and a package may bring the code: neither ends the controller.
         except Exception as problem:
-            told = f"the predictor {label(use)!r} can not be made: {problem or type(problem).__name__}"
+            told = f"the predictor {label(use)!r} can not be made: {str(problem) or type(problem).__name__}"
             raise BadPredictor(told) from problem
     return predictors
 

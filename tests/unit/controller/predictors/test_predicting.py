@@ -217,7 +217,7 @@ def test_a_predictor_whose_code_fails_can_not_be_had(flaw: Exception) -> None:
     def fails() -> Says:
         raise flaw
 
-    with pytest.raises(BadPredictor, match="'mine' can not be made: ."):
+    with pytest.raises(BadPredictor, match=r"'mine' can not be made: ."):
         made([PredictorUse("mine")], {"mine": fails})
 
 
