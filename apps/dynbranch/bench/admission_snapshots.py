@@ -152,7 +152,8 @@ def order_of_singles(snapshot: Snapshot) -> tuple[Priced, ...]:
 
 def exhaustive(snapshot: Snapshot) -> tuple[tuple[int, str], ...]:
     """The best sequence of all, by trying every order of every subset on every engine."""
-    best, best_ms = (), 0.0
+    best: tuple[tuple[int, str], ...] = ()
+    best_ms = 0.0
     for size in range(1, len(snapshot.candidates) + 1):
         for chosen in permutations(range(len(snapshot.candidates)), size):
             for engines in product(*(snapshot.candidates[index].engines for index in chosen)):

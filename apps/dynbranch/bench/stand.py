@@ -65,6 +65,18 @@ class Measurement:
         return {name: spent_s * 1e6 / count for name, spent_s in self.cpu_s_of.items()}
 
 
+def together(pieces: Sequence[Measurement]) -> Measurement:
+    """What was measured in several pieces, as one: only what adds up."""
+    seen = Seen(
+        seconds=sum(piece.seen.seconds for piece in pieces),
+        first_byte_ms=[ms for piece in pieces for ms in piece.seen.first_byte_ms],
+        whole_ms=[ms for piece in pieces for ms in piece.seen.whole_ms],
+        body_bytes=sum(piece.seen.body_bytes for piece in pieces),
+    )
+    spent = {name: sum(piece.cpu_s_of[name] for piece in pieces) for name in pieces[0].cpu_s_of}
+    return Measurement(seen, spent)
+
+
 class LoadFailed(BenchFailed):
     """The load's process failed, or answers were no answers: nothing can be said of such a run."""
 

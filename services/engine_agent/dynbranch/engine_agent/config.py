@@ -94,6 +94,9 @@ class EngineAgentSettings(BaseSettings):
     commit_budget_ms: float = Field(
         default=100.0, ge=0, description="How long the end of a response may wait for its commit."
     )
+    take_turns: bool = Field(
+        default=True, description="A message does not interrupt who runs on the agent's core (SCHED_BATCH)."
+    )
     retention_s: float = Field(default=5.0, ge=0, description="How long a finished log can be followed.")
     retention_bytes: int = Field(default=64 * 2**20, ge=0, description="All finished logs together.")
     log_bytes: int = Field(default=32 * 2**20, gt=0, description="The largest log of one generation.")

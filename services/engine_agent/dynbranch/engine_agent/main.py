@@ -20,6 +20,7 @@ from dynbranch.engine_agent.engines.tools_file import ToolsFileError, read_tools
 from dynbranch.engine_agent.engines.vllm import VllmEngine, VllmSettings
 from dynbranch.engine_agent.server import service
 from dynbranch.engine_agent.shell import Agent
+from dynbranch.runtime import scheduling
 from dynbranch.runtime.clock import Clock, SystemClock
 from dynbranch.runtime.config import ConfigError, load_settings
 from dynbranch.runtime.run import Started, run_service
@@ -133,6 +134,8 @@ def limits_of(settings: EngineAgentSettings) -> Limits:
 
 async def serve(started: Started) -> None:
     settings = load_settings(EngineAgentSettings, service="engine_agent")
+    if settings.take_turns:
+        scheduling.take_turns()
     clock = SystemClock()
     csl = GrpcCsl(settings.csl) if settings.csl else None
     agent = Agent(

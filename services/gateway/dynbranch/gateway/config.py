@@ -84,5 +84,8 @@ class GatewaySettings(BaseSettings):
     )
     keep_alive_s: float = Field(15, gt=0, description="Silence after which a stream gets a keep-alive.")
     stall_s: float = Field(120, gt=0, description="A client that reads nothing for so long counts as gone.")
+    take_turns: bool = Field(
+        True, description="A message does not interrupt who runs on the gateway's core (SCHED_BATCH)."
+    )
     ready_grace_s: float = Field(30, ge=0, description="How long after the start all parts are waited for.")
     stop_grace_s: float = Field(20, gt=0, description="How long requests in flight may take at a stop.")

@@ -11,6 +11,7 @@ from dynbranch.gateway.assembly import Gateway, Peers
 from dynbranch.gateway.config import GatewaySettings
 from dynbranch.gateway.server import HttpServer, allow_open_files, connection_policy
 from dynbranch.gateway.tenants import load_tenants
+from dynbranch.runtime import scheduling
 from dynbranch.runtime.chance import new_id
 from dynbranch.runtime.clock import SystemClock
 from dynbranch.runtime.config import load_settings
@@ -20,6 +21,8 @@ from dynbranch.runtime.tasks import Tasks
 
 async def serve(started: Started) -> None:
     settings = load_settings(GatewaySettings, service="gateway")
+    if settings.take_turns:
+        scheduling.take_turns()
     controller = GrpcController(settings.controller) if settings.controller and settings.enabled else None
     peers = Peers(
         csl=GrpcCsl(settings.csl) if settings.csl and settings.enabled else None,
