@@ -16,6 +16,8 @@ from typing import Any
 
 from dynbranch.bench.acting import MODEL, acted, cut_into
 from dynbranch.bench.result import BenchFailed, Tell
+from dynbranch.demo.branch_arms import WRONG, write_templates
+from dynbranch.demo.branch_runs import interleaved, pauses
 from dynbranch.demo.flows import ROUTING_CHAIN
 from dynbranch.demo.measures import Figure, ratio
 from dynbranch.demo.playing import Played, Player
@@ -69,6 +71,55 @@ async def two_engines(tell: Tell, records: int) -> Simulated:
             "outcomes": [[step.outcome for step in ahead.steps] for ahead, _ in pairs],
         },
     )
+
+
+async def never_right(tell: Tell, records: Mapping[str, int]) -> Simulated:
+    """What a predictor costs that is never right, on the same engines: workflow beside workflow, each once
+    without DynBranch. ``records`` of each kind. Raises BenchFailed."""
+    with TemporaryDirectory(prefix="dynbranch-bench-") as name:
+        tell("a predictor that is never right", 0, sum(records.values()))
+        write_templates(Path(name, "templates"), (WRONG,))
+        async with acted(
+            Path(name, "stack"),
+            engines=2,
+            latency=preset(PRESET),
+            writer=_writer,
+            policy="priced",
+            templates=Path(name, "templates"),
+            slots=8,
+        ) as stack:
+            pairs = []
+            for number, (kind, place) in enumerate(interleaved(records)):
+                tell("a predictor that is never right", number, sum(records.values()))
+                ways = ["floor", "ahead"] if number % 2 else ["ahead", "floor"]
+                played = {way: await _play_wrong(stack, way, kind, place) for way in ways}
+                if not played["ahead"].equals(played["floor"]):
+                    raise BenchFailed("on simulated engines a result differs from the floor's")
+                pairs.append((kind, played["ahead"], played["floor"]))
+    worked = [(ahead.latency_ms, floor.latency_ms) for _, ahead, floor in pairs]
+    return Simulated(
+        {"always_wrong_mean_over_floor": ratio(worked)},
+        {
+            "preset": PRESET,
+            "policy": "priced",
+            "pairs": [
+                [kind, round(ahead.latency_ms, 1), round(floor.latency_ms, 1)] for kind, ahead, floor in pairs
+            ],
+        },
+    )
+
+
+async def _play_wrong(stack: Stack, way: str, kind: str, place: int) -> Played:
+    """As ``_play``, with a person's pauses where the workflow has them."""
+    performance = [one for one in performances(MODEL) if one.workflow_type == kind][place]
+    workflow = f"wrong-{way}-{kind}-{place}"
+    async with Player(stack.url if way == "ahead" else stack.floor_url, key=workflow) as player:
+        return await player.play(
+            performance,
+            workflow_id=workflow,
+            workflow_type=kind + WRONG.suffix,
+            pause_s=pauses(kind, performance.record),
+        )
 
 
 def _records(count: int) -> list[Performance]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dynbranch.bench.branch_engines import two_engines
+from dynbranch.bench.branch_engines import never_right, two_engines
 from dynbranch.bench.result import BenchFailed, Measured, Tell
 from dynbranch.demo.branch_runs import (
     PAUSE_MEDIAN_S,
@@ -33,12 +33,14 @@ def measure(tell: Tell, *, quick: bool = False, size: Size | None = None) -> Mea
     except BranchesFailed as failure:
         raise BenchFailed(str(failure)) from failure
     simulated = asyncio.run(two_engines(tell, size.simulated))
-    figures = {**figures_of(seen), **simulated.figures}
+    wrong = asyncio.run(never_right(tell, size.wrong))
+    figures = {**figures_of(seen), **simulated.figures, **wrong.figures}
     raw = {
         "model": [_as_json(run) for run in seen.runs],
         "lost": [_branch_as_json(one) for one in seen.lost],
         "after_writes": [one.served.equals(one.right) for one in seen.rewritten],
         "two_engines": simulated.raw,
+        "never_right": wrong.raw,
         "settings": {
             "pause_median_s": PAUSE_MEDIAN_S,
             "pause_sigma": PAUSE_SIGMA,

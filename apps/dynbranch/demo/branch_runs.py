@@ -74,14 +74,22 @@ class Size:
     )
     thorough: int = 1
     simulated: int = 8
+    wrong: Mapping[str, int] = field(default_factory=lambda: {ROUTING_CHAIN: 12, MENUS: 6})
+    """Records on simulated engines beside a predictor that is never right."""
     losers: int = 10
     """Decisions that lose every fill of theirs."""
     fills: int = 2
     """At most in a person's pause; in a decode's window the templates say one."""
 
 
-SHORT = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, simulated=0, losers=0)
-QUICK = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, thorough=0, simulated=2, losers=4)
+SHORT = Size({ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1}, simulated=0, wrong={}, losers=0)
+QUICK = Size(
+    {ROUTING_CHAIN: 1, REACT: 1, SUB_AGENTS: 1, MENUS: 1},
+    thorough=0,
+    simulated=2,
+    wrong={ROUTING_CHAIN: 1, MENUS: 1},
+    losers=4,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +210,7 @@ class Session:
             self._players[way] = await owned.enter_async_context(Player(url))
 
     async def run(self, tell: Tell, size: Size) -> Seen:
-        todo = list(_interleaved(size.records))
+        todo = list(interleaved(size.records))
         await self.warm(tell)
         runs: list[Run] = []
         for number, (kind, place) in enumerate(todo):
@@ -237,7 +245,7 @@ class Session:
             workflow_id=workflow,
             workflow_type=kind + arm.suffix,
             key=key,
-            pause_s=_pauses(kind, performance.record),
+            pause_s=pauses(kind, performance.record),
             at_most=at_most,
         )
         if arm.way is not Way.FORESEEING:
@@ -305,7 +313,7 @@ def in_turns(arms: Sequence[Arm], repetition: int) -> list[Arm]:
     return order[::-1] if repetition % 2 else order
 
 
-def _interleaved(records: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+def interleaved(records: Mapping[str, int]) -> Iterator[tuple[str, int]]:
     """Kinds in turns."""
     for place in range(max(records.values())):
         for kind, count in records.items():
@@ -313,7 +321,7 @@ def _interleaved(records: Mapping[str, int]) -> Iterator[tuple[str, int]]:
                 yield kind, place
 
 
-def _pauses(kind: str, record: str) -> Callable[[], float]:
+def pauses(kind: str, record: str) -> Callable[[], float]:
     """A person's, lognormal; the same in every arm."""
     chance = random.Random(f"{SEED}/{kind}/{record}")
     return lambda: chance.lognormvariate(math.log(PAUSE_MEDIAN_S), PAUSE_SIGMA)
@@ -355,7 +363,7 @@ def figures_of(seen: Seen) -> dict[str, Figure]:
         ),
         "finished_at_demand_share": share(ahead.count("promoted"), len(ahead)),
         "abort_p50_ms": median(aborts) if aborts else exact(0.0, 0),
-        "always_wrong_mean_over_floor": ratio(_pairs(runs, floors, WRONG, WRONG_KINDS, _whole_ms)),
+        "always_wrong_on_the_model_over_floor": ratio(_pairs(runs, floors, WRONG, WRONG_KINDS, _whole_ms)),
     }
     for arm in (REUSE_ONLY, AHEAD_ONLY, BOTH):
         for kind in KINDS:
