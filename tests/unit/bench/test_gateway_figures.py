@@ -157,6 +157,17 @@ def test_what_a_process_carries_follows_from_its_time() -> None:
     assert ("store", "hits", "200", "5,000", "3,500") in rows
 
 
+def test_the_page_of_costs_shows_the_committed_results() -> None:
+    """``python -m dynbranch.bench.carries bench/results docs/cost.md`` makes it so."""
+    passed, hits = (
+        json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("pass_through", "hit_path")
+    )
+    page = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    assert page_with(page, carries.PLACE, carries.table(passed, hits)) == page
+    assert page_with(page, carries.COSTS_PLACE, carries.costs(passed, hits)) == page
+
+
 def test_a_page_without_a_place_is_an_error() -> None:
     with pytest.raises(ValueError, match="no place"):
         page_with("# Nothing\n", "bench peers", [("a", "b")])
