@@ -60,6 +60,12 @@ BENCHES = {
         Bench("csl", "dynbranch.bench.csl_scale", "the store at scale: demands, memory, cascades"),
         Bench("demo", "dynbranch.bench.demo_passes", "the main job on real input: equality, hits, freshness"),
         Bench("hit_path", "dynbranch.bench.hit_path", "what a hit costs, also while a large write goes on"),
+        Bench(
+            "load",
+            "dynbranch.bench.load_price",
+            "prices on a real model under open-loop load: saturated, low, and where nothing can be foretold",
+            takes_quick=True,
+        ),
         Bench("names", "dynbranch.bench.name_figures", "reuse names against an engine's rendered prompts"),
         Bench("pass_through", "dynbranch.bench.pass_through", "what DynBranch costs where it can not help"),
         Bench(
@@ -83,6 +89,12 @@ BENCHES = {
             takes_data=True,
         ),
         Bench("store", "dynbranch.bench.store", "the store under races, crashes and hostile input"),
+        Bench(
+            "two_level",
+            "dynbranch.bench.two_level",
+            "both gates on and off, and fixed thresholds: fills and latency at the knee of the load",
+            takes_quick=True,
+        ),
         Bench(
             "vllm",
             "dynbranch.bench.vllm",
