@@ -16,6 +16,9 @@ from dynbranch.engine_agent.following import Follower
 from integration.branches.every_await import Awaits, Fault, at_every_await
 from integration.branches.stack import ROUTE, Stack, running_stack
 
+pytestmark = pytest.mark.timeout(900)
+"""Hundreds of short lives in one test: a busy machine stretches them."""
+
 LEFT = "Go left"
 ENDED = {"shadow", "promoted", "adopted", "confirmed", "aborted", "refused", "discarded", "passed"}
 

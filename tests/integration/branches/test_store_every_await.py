@@ -37,6 +37,9 @@ from dynbranch.domain.reuse import (
 )
 from integration.branches.every_await import Awaits, Fault, LeapingClock, Stepped, at_every_await
 
+pytestmark = pytest.mark.timeout(900)
+"""Hundreds of short lives in one test: a busy machine stretches them."""
+
 LIMITS = Limits(lease_ttl_ms=2000, max_lease_ttl_ms=2000)
 SIZES = Sizes(block_cache=1 << 20, write_buffer=1 << 20)
 RUNS = ReadScope(sources=("s",))
