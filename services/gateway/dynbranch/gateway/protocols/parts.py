@@ -1,7 +1,8 @@
-"""What all protocols spell alike for the engine: the content of a message, and the ids of calls."""
+"""What all protocols spell alike for the engine: the content of a message, ids of calls, and streaming."""
 
 from __future__ import annotations
 
+from dynbranch.gateway.protocols.refusal import wrong_type
 from dynbranch.naming.document import Json
 
 Part = dict[str, Json]
@@ -22,3 +23,14 @@ def call_id(place: int) -> str:
     """The id of a call by its place in the conversation, which harnesses make up anew in every run and some
     templates print. Nine letters and digits, as one family of templates demands."""
     return f"call{place:05d}"
+
+
+def streaming(asked: Json) -> dict[str, Json]:
+    """The fields of a request that is to be streamed, or not. Raises InvalidRequest."""
+    match asked:
+        case None | False:
+            return {}
+        case True:
+            return {"stream": True, "stream_options": {"include_usage": True}}
+        case other:
+            raise wrong_type("stream", "a boolean", other)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
+
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.naming.document import Json, Number, kind_of
+
+_UNKNOWN = "it is not known here"
 
 
 def unserved(path: str, why: str) -> InvalidRequest:
@@ -41,11 +45,35 @@ def text_at(holder: dict[str, Json], key: str, path: str) -> str:
     return value
 
 
+def objects_in(values: list[Json], path: str) -> Iterator[tuple[str, dict[str, Json]]]:
+    """The path and the members of each; all must be objects. Raises InvalidRequest at the first that is
+    none."""
+    for index, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise wrong_type(f"{path}[{index}]", "an object", value)
+        yield f"{path}[{index}]", value
+
+
 def is_positive(value: Json) -> bool:
     """Whether it is an integer of at least 1, of however many digits."""
     return isinstance(value, Number) and value.text.isdigit() and value.text.strip("0") != ""
 
 
-def beyond(holder: dict[str, Json], known: frozenset[str]) -> dict[str, Json]:
+def beyond(holder: dict[str, Json], known: Set[str]) -> dict[str, Json]:
     """The members that are not known, for the engine to judge. Null says nothing."""
     return {key: value for key, value in holder.items() if key not in known and value is not None}
+
+
+def only(holder: dict[str, Json], known: Set[str], path: str) -> None:
+    """Nothing else may stand here. Raises InvalidRequest."""
+    for key in beyond(holder, known):
+        raise unserved(f"{path}.{key[:80]}", _UNKNOWN)
+
+
+def unclaimed(holder: dict[str, Json], known: Set[str], ours: Set[str], path: str) -> dict[str, Json]:
+    """Unknown members go on to the engine, unless they would say something else there: ``ours`` are what
+    stands in the place that they go to. Raises InvalidRequest."""
+    members = beyond(holder, known)
+    for key in members.keys() & ours:
+        raise unserved(f"{path}.{key}", _UNKNOWN)
+    return members

@@ -10,7 +10,15 @@ from __future__ import annotations
 from typing import Final
 
 from dynbranch.gateway.protocols.parts import Part
-from dynbranch.gateway.protocols.refusal import beyond, missing, text_at, unserved, wrong_type
+from dynbranch.gateway.protocols.refusal import (
+    beyond,
+    missing,
+    objects_in,
+    only,
+    text_at,
+    unserved,
+    wrong_type,
+)
 from dynbranch.naming.document import Json
 
 TEXT_MEMBERS: Final = frozenset({"type", "text", "cache_control", "citations"})
@@ -29,12 +37,7 @@ def blocks_in(content: Json, path: str) -> list[dict[str, Json]]:
         raise missing(path)
     if not isinstance(content, list):
         raise wrong_type(path, "a string or an array of content blocks", content)
-    blocks = []
-    for index, block in enumerate(content):
-        if not isinstance(block, dict):
-            raise wrong_type(f"{path}[{index}]", "an object", block)
-        blocks.append(block)
-    return blocks
+    return [block for _, block in objects_in(content, path)]
 
 
 def parts_of(block: dict[str, Json], path: str) -> list[Part]:
@@ -68,10 +71,10 @@ def _image(block: dict[str, Json], path: str) -> Part:
     source = _source(block, path)
     match source.get("type"):
         case "base64":
-            _only(source, _BASE64_MEMBERS, f"{path}.source")
+            only(source, _BASE64_MEMBERS, f"{path}.source")
             url = _data_url(source, f"{path}.source")
         case "url":
-            _only(source, _URL_MEMBERS, f"{path}.source")
+            only(source, _URL_MEMBERS, f"{path}.source")
             url = text_at(source, "url", f"{path}.source")
         case kind:
             raise _no_source(path, kind)
@@ -79,17 +82,17 @@ def _image(block: dict[str, Json], path: str) -> Part:
 
 
 def _document(block: dict[str, Json], path: str) -> list[Part]:
-    _only(block, DOCUMENT_MEMBERS, path)
+    only(block, DOCUMENT_MEMBERS, path)
     _no_citations(block, path)
     source = _source(block, path)
     heads = [text_at(block, key, path) for key in ("title", "context") if block.get(key) is not None]
     match source.get("type"):
         case "text":
-            _only(source, _BASE64_MEMBERS, f"{path}.source")
+            only(source, _BASE64_MEMBERS, f"{path}.source")
             heads.append(text_at(source, "data", f"{path}.source"))
             return [{"type": "text", "text": "\n\n".join(heads)}]
         case "content":
-            _only(source, frozenset({"type", "content"}), f"{path}.source")
+            only(source, frozenset({"type", "content"}), f"{path}.source")
             inner = f"{path}.source.content"
             held = [
                 part
@@ -98,7 +101,7 @@ def _document(block: dict[str, Json], path: str) -> list[Part]:
             ]
             return [*_texts(heads), *held]
         case "base64":
-            _only(source, _BASE64_MEMBERS, f"{path}.source")
+            only(source, _BASE64_MEMBERS, f"{path}.source")
             file: dict[str, Json] = {"file_data": _data_url(source, f"{path}.source")}
             if block.get("title") is not None:
                 file = {"filename": block["title"], **file}
@@ -108,7 +111,7 @@ def _document(block: dict[str, Json], path: str) -> list[Part]:
 
 
 def _search_result(block: dict[str, Json], path: str) -> list[Part]:
-    _only(block, SEARCH_RESULT_MEMBERS, path)
+    only(block, SEARCH_RESULT_MEMBERS, path)
     _no_citations(block, path)
     heads = [text_at(block, "title", path), text_at(block, "source", path)]
     inner = f"{path}.content"
@@ -149,8 +152,3 @@ def _no_citations(block: dict[str, Json], path: str) -> None:
             return
         case _:
             raise unserved(f"{path}.citations", "engines give no citations")
-
-
-def _only(holder: dict[str, Json], known: frozenset[str], path: str) -> None:
-    for key in beyond(holder, known):
-        raise unserved(f"{path}.{key[:80]}", "it is not known here")

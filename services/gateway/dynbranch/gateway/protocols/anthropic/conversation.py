@@ -12,9 +12,10 @@ from typing import Final
 from dynbranch.gateway.protocols.anthropic.blocks import blocks_in, parts_of, text_part
 from dynbranch.gateway.protocols.parts import Part, call_id, content_of
 from dynbranch.gateway.protocols.refusal import (
-    beyond,
     missing,
+    only,
     text_at,
+    unclaimed,
     unserved,
     wrong_type,
     wrong_value,
@@ -68,8 +69,7 @@ class _Conversation:
     def add(self, message: Json, path: str) -> None:
         if not isinstance(message, dict):
             raise wrong_type(path, "an object", message)
-        for key in beyond(message, MESSAGE_MEMBERS):
-            raise unserved(f"{path}.{key[:80]}", "it is not known here")
+        only(message, MESSAGE_MEMBERS, path)
         match text_at(message, "role", path):
             case "user":
                 self._user(message.get("content"), f"{path}.content")
@@ -134,7 +134,7 @@ class _Conversation:
                 message["is_error"] = True
             case other:
                 raise wrong_type(f"{path}.is_error", "a boolean", other)
-        return place, {**message, **_unclaimed(block, RESULT_MEMBERS, path)}
+        return place, {**message, **unclaimed(block, RESULT_MEMBERS, _OURS, path)}
 
     # -- what the model said -------------------------------------------------------------------------------
 
@@ -180,25 +180,16 @@ class _Conversation:
             "id": call_id(place),
             "type": "function",
             "function": {"name": text_at(block, "name", path), "arguments": emit(given)},
-            **_unclaimed(block, CALL_MEMBERS, path),
+            **unclaimed(block, CALL_MEMBERS, _OURS, path),
         }
 
 
 def _thinking(block: dict[str, Json], path: str) -> str:
-    for key in beyond(block, THINKING_MEMBERS):
-        raise unserved(f"{path}.{key[:80]}", "it is not known here")
+    only(block, THINKING_MEMBERS, path)
     signature = block.get("signature")
     if signature is not None and not isinstance(signature, str):
         raise wrong_type(f"{path}.signature", "a string", signature)
     return thinking_in(text_at(block, "thinking", path), signature or "")
-
-
-def _unclaimed(block: dict[str, Json], known: frozenset[str], path: str) -> dict[str, Json]:
-    """Unknown members go on to the engine, unless they would say something else there."""
-    members = beyond(block, known)
-    for key in members.keys() & _OURS:
-        raise unserved(f"{path}.{key}", "it is not known here")
-    return members
 
 
 def _is_billing(text: Json) -> bool:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from dynbranch.gateway.protocols.anthropic.conversation import chat_messages, is_open
+from dynbranch.gateway.protocols.parts import streaming
 from dynbranch.gateway.protocols.refusal import (
     beyond,
     is_positive,
     missing,
+    only,
     text_at,
     unserved,
     wrong_type,
@@ -152,13 +154,7 @@ def _as_chat(asked: dict[str, Json], *, needs_length: bool) -> dict[str, Json]:
         chat["metadata"] = asked["metadata"]
     if is_open(messages):
         chat |= {"add_generation_prompt": False, "continue_final_message": True}
-    match asked.get("stream"):
-        case None | False:
-            pass
-        case True:
-            chat |= {"stream": True, "stream_options": {"include_usage": True}}
-        case other:
-            raise wrong_type("stream", "a boolean", other)
+    chat |= streaming(asked.get("stream"))
     return chat
 
 
@@ -194,8 +190,7 @@ def _add_tools(chat: dict[str, Json], asked: dict[str, Json]) -> None:
         return
     if not isinstance(choice, dict):
         raise wrong_type("tool_choice", "an object", choice)
-    for key in beyond(choice, frozenset({"type", "name", "disable_parallel_tool_use"})):
-        raise unserved(f"tool_choice.{key[:80]}", "it is not known here")
+    only(choice, frozenset({"type", "name", "disable_parallel_tool_use"}), "tool_choice")
     match text_at(choice, "type", "tool_choice"):
         case "auto":
             chat["tool_choice"] = "auto"

@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from dynbranch.gateway.protocols.parts import Part
-from dynbranch.gateway.protocols.refusal import beyond, missing, text_at, unserved, wrong_type
+from dynbranch.gateway.protocols.refusal import (
+    missing,
+    objects_in,
+    text_at,
+    unclaimed,
+    unserved,
+    wrong_type,
+)
 from dynbranch.naming.document import Json
 
 INPUT_TEXT_MEMBERS: Final = frozenset({"type", "text", "prompt_cache_breakpoint"})
@@ -19,6 +26,7 @@ IMAGE_MEMBERS: Final = frozenset({"type", "image_url", "file_id", "detail", "pro
 FILE_MEMBERS: Final = frozenset(
     {"type", "file_data", "file_id", "file_url", "filename", "detail", "prompt_cache_breakpoint"}
 )
+_OURS: Final = frozenset({"text", "image_url", "file"})
 _KEPT_ELSEWHERE: Final = "files that are kept elsewhere can not be read by an engine"
 
 
@@ -30,12 +38,7 @@ def parts_of(content: Json, path: str) -> list[Part]:
         raise missing(path)
     if not isinstance(content, list):
         raise wrong_type(path, "a string or an array of content parts", content)
-    parts = []
-    for index, part in enumerate(content):
-        if not isinstance(part, dict):
-            raise wrong_type(f"{path}[{index}]", "an object", part)
-        parts.append(_part(part, f"{path}[{index}]"))
-    return parts
+    return [_part(part, at) for at, part in objects_in(content, path)]
 
 
 def _part(part: dict[str, Json], path: str) -> Part:
@@ -48,7 +51,7 @@ def _part(part: dict[str, Json], path: str) -> Part:
             return {
                 "type": "text",
                 "text": text_at(part, "refusal", path),
-                **_unclaimed(part, REFUSAL_MEMBERS, path),
+                **unclaimed(part, REFUSAL_MEMBERS, _OURS, path),
             }
         case "input_image":
             return _image(part, path)
@@ -63,7 +66,7 @@ def _part(part: dict[str, Json], path: str) -> Part:
 
 
 def _text(part: dict[str, Json], known: frozenset[str], path: str) -> Part:
-    return {"type": "text", "text": text_at(part, "text", path), **_unclaimed(part, known, path)}
+    return {"type": "text", "text": text_at(part, "text", path), **unclaimed(part, known, _OURS, path)}
 
 
 def _image(part: dict[str, Json], path: str) -> Part:
@@ -72,7 +75,7 @@ def _image(part: dict[str, Json], path: str) -> Part:
     image: dict[str, Json] = {"url": text_at(part, "image_url", path)}
     if part.get("detail") is not None:
         image["detail"] = text_at(part, "detail", path)
-    return {"type": "image_url", "image_url": image, **_unclaimed(part, IMAGE_MEMBERS, path)}
+    return {"type": "image_url", "image_url": image, **unclaimed(part, IMAGE_MEMBERS, _OURS, path)}
 
 
 def _file(part: dict[str, Json], path: str) -> Part:
@@ -85,12 +88,4 @@ def _file(part: dict[str, Json], path: str) -> Part:
     if part.get("filename") is not None:
         file["filename"] = text_at(part, "filename", path)
     file["file_data"] = text_at(part, "file_data", path)
-    return {"type": "file", "file": file, **_unclaimed(part, FILE_MEMBERS, path)}
-
-
-def _unclaimed(part: dict[str, Json], known: frozenset[str], path: str) -> dict[str, Json]:
-    """Unknown members go on to the engine, unless they would say something else there."""
-    members = beyond(part, known)
-    for key in members.keys() & {"text", "image_url", "file"}:
-        raise unserved(f"{path}.{key}", "it is not known here")
-    return members
+    return {"type": "file", "file": file, **unclaimed(part, FILE_MEMBERS, _OURS, path)}

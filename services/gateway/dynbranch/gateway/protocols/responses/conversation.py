@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dynbranch.gateway.protocols.parts import Part, call_id, content_of
-from dynbranch.gateway.protocols.refusal import beyond, missing, text_at, unserved, wrong_type, wrong_value
+from dynbranch.gateway.protocols.refusal import (
+    missing,
+    objects_in,
+    only,
+    text_at,
+    unclaimed,
+    unserved,
+    wrong_type,
+    wrong_value,
+)
 from dynbranch.gateway.protocols.responses.content import parts_of
 from dynbranch.gateway.protocols.responses.tools import flat_name
 from dynbranch.gateway.protocols.signatures import thinking_in
@@ -25,6 +34,8 @@ CALL_MEMBERS: Final = frozenset(
 RESULT_MEMBERS: Final = frozenset(
     {"type", "id", "call_id", "output", "status", "caller", "name", "namespace"}
 )
+
+_OURS: Final = frozenset({"role", "function", "tool_call_id", "tool_calls", "content", "index"})
 
 Message = dict[str, Json]
 
@@ -119,8 +130,7 @@ class _Conversation:
                 raise wrong_type(f"{path}.type", "a string", other)
 
     def _message(self, item: dict[str, Json], path: str) -> None:
-        for key in beyond(item, MESSAGE_MEMBERS):
-            raise unserved(f"{path}.{key[:80]}", "it is not known here")
+        only(item, MESSAGE_MEMBERS, path)
         role = text_at(item, "role", path)
         parts = parts_of(item.get("content"), f"{path}.content" if path != "input" else path)
         match role:
@@ -194,7 +204,7 @@ class _Conversation:
             "id": call_id(place),
             "type": "function",
             "function": function,
-            **_unclaimed(item, CALL_MEMBERS, path),
+            **unclaimed(item, CALL_MEMBERS, _OURS, path),
         }
 
     def _result(self, item: dict[str, Json], path: str) -> None:
@@ -209,7 +219,7 @@ class _Conversation:
         for part in parts_of(item.get("output"), f"{path}.output"):
             (texts if part["type"] == "text" else self._beside_results).append(part)
         message: Message = {"role": "tool", "tool_call_id": call_id(place), "content": content_of(texts)}
-        self._results.append((place, {**message, **_unclaimed(item, RESULT_MEMBERS, path)}))
+        self._results.append((place, {**message, **unclaimed(item, RESULT_MEMBERS, _OURS, path)}))
 
 
 def _check_caller(item: dict[str, Json], path: str) -> None:
@@ -222,8 +232,7 @@ def _check_caller(item: dict[str, Json], path: str) -> None:
 
 def _reasoning(item: dict[str, Json], path: str) -> str:
     """The reasoning of an item that came back: shown, held by ourselves, or at least what it came to."""
-    for key in beyond(item, REASONING_MEMBERS):
-        raise unserved(f"{path}.{key[:80]}", "it is not known here")
+    only(item, REASONING_MEMBERS, path)
     shown = _texts(item.get("content"), f"{path}.content")
     sealed = item.get("encrypted_content")
     if sealed is not None and not isinstance(sealed, str):
@@ -239,17 +248,4 @@ def _texts(parts: Json, path: str) -> str:
         return ""
     if not isinstance(parts, list):
         raise wrong_type(path, "an array", parts)
-    texts = []
-    for index, part in enumerate(parts):
-        if not isinstance(part, dict):
-            raise wrong_type(f"{path}[{index}]", "an object", part)
-        texts.append(text_at(part, "text", f"{path}[{index}]"))
-    return "\n\n".join(texts)
-
-
-def _unclaimed(item: dict[str, Json], known: frozenset[str], path: str) -> dict[str, Json]:
-    """Unknown members go on to the engine, unless they would say something else there."""
-    members = beyond(item, known)
-    for key in members.keys() & {"role", "function", "tool_call_id", "tool_calls", "content", "index"}:
-        raise unserved(f"{path}.{key}", "it is not known here")
-    return members
+    return "\n\n".join(text_at(part, "text", at) for at, part in objects_in(parts, path))

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from dynbranch.domain.errors import InvalidRequest
+from dynbranch.gateway.protocols.parts import streaming
 from dynbranch.gateway.protocols.refusal import (
     beyond,
     is_positive,
+    only,
     text_at,
     unserved,
     wrong_type,
@@ -138,13 +140,7 @@ def read_responses(body: bytes) -> AskedResponse:
     _add_reasoning(chat, asked.get("reasoning"))
     # Whatever is not known goes on under its own name.
     chat.update(beyond(asked, TRANSLATED | IDENTITY | UNSERVED.keys() | _SAID_OTHERWISE))
-    match asked.get("stream"):
-        case None | False:
-            pass
-        case True:
-            chat |= {"stream": True, "stream_options": {"include_usage": True}}
-        case other:
-            raise wrong_type("stream", "a boolean", other)
+    chat |= streaming(asked.get("stream"))
     repeated = Repeated(
         fields=_fields(asked),
         namespaced=offered.namespaced,
@@ -207,8 +203,7 @@ def _add_output(chat: dict[str, Json], asked: dict[str, Json]) -> None:
         return
     if not isinstance(text, dict):
         raise wrong_type("text", "an object", text)
-    for key in beyond(text, frozenset({"format", "verbosity"})):
-        raise unserved(f"text.{key[:80]}", "it is not known here")
+    only(text, frozenset({"format", "verbosity"}), "text")
     if text.get("verbosity") is not None:
         chat["verbosity"] = text_at(text, "verbosity", "text")
     wanted = text.get("format")
@@ -243,8 +238,7 @@ def _add_reasoning(chat: dict[str, Json], reasoning: Json) -> None:
     if reasoning.get("mode") not in (None, "standard"):
         raise unserved("reasoning.mode", "engines have one way to reason")
     known = frozenset({"effort", "summary", "generate_summary", "context", "mode"})
-    for key in beyond(reasoning, known):
-        raise unserved(f"reasoning.{key[:80]}", "it is not known here")
+    only(reasoning, known, "reasoning")
     if reasoning.get("effort") is not None:
         effort = text_at(reasoning, "effort", "reasoning")
         chat["reasoning_effort"] = _EFFORTS.get(effort, effort)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from dynbranch.gateway.protocols.refusal import beyond, missing, text_at, unserved, wrong_type, wrong_value
+from dynbranch.gateway.protocols.refusal import (
+    beyond,
+    missing,
+    objects_in,
+    only,
+    text_at,
+    unserved,
+    wrong_type,
+    wrong_value,
+)
 from dynbranch.naming.document import Json
 
 FUNCTION_MEMBERS: Final = frozenset(
@@ -62,8 +71,7 @@ def _chosen_function(choice: dict[str, Json]) -> Json:
     kind = text_at(choice, "type", "tool_choice")
     if kind != "function":
         raise unserved("tool_choice.type", f"choices of type {kind[:80]!r} are not known here")
-    for key in beyond(choice, CHOICE_MEMBERS):
-        raise unserved(f"tool_choice.{key[:80]}", "it is not known here")
+    only(choice, CHOICE_MEMBERS, "tool_choice")
     space = text_at(choice, "namespace", "tool_choice") if choice.get("namespace") is not None else ""
     name = flat_name(space, text_at(choice, "name", "tool_choice"))
     return {"type": "function", "function": {"name": name}}
@@ -89,16 +97,12 @@ def _add(offered: Offered, tool: Json, path: str) -> None:
 
 
 def _add_namespace(offered: Offered, tool: dict[str, Json], path: str) -> None:
-    for key in beyond(tool, NAMESPACE_MEMBERS):
-        raise unserved(f"{path}.{key[:80]}", "it is not known here")
+    only(tool, NAMESPACE_MEMBERS, path)
     space, inner = text_at(tool, "name", path), tool.get("tools")
     about = text_at(tool, "description", path) if tool.get("description") is not None else ""
     if not isinstance(inner, list):
         raise (missing(f"{path}.tools") if inner is None else wrong_type(f"{path}.tools", "an array", inner))
-    for index, held in enumerate(inner):
-        at = f"{path}.tools[{index}]"
-        if not isinstance(held, dict):
-            raise wrong_type(at, "an object", held)
+    for at, held in objects_in(inner, f"{path}.tools"):
         if held.get("type") != "function":
             raise unserved(f"{at}.type", "only functions can be offered")
         offered.functions.append(_function(held, at, space, about))
