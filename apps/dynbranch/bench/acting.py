@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 
 from dynbranch.demo.rehearsal import model_says
-from dynbranch.demo.stack import TEMPLATES, Stack, StackOptions
+from dynbranch.demo.stack import TEMPLATES, Stack, StackOptions, running
 from dynbranch.enginemodel.parameters import Parameters
 from dynbranch.stub_engine.engine import StubEngine
 from dynbranch.stub_engine.matching import RequestView
@@ -54,20 +53,13 @@ async def acted(
             engine.writer = writer
             await owned.enter_async_context(engine)
             urls.append(engine.url)
-        stack = Stack(
-            StackOptions(
-                state_dir=folder,
-                engine_urls=tuple(urls),
-                engine_facts=_FACTS,
-                floor_gateway=True,
-                policy=policy,
-                settings={"DYNBRANCH_ENGINE_AGENT_SLOTS": str(slots), **(settings or {})},
-                templates=templates,
-            )
+        options = StackOptions(
+            state_dir=folder,
+            engine_urls=tuple(urls),
+            engine_facts=_FACTS,
+            floor_gateway=True,
+            policy=policy,
+            settings={"DYNBRANCH_ENGINE_AGENT_SLOTS": str(slots), **(settings or {})},
+            templates=templates,
         )
-        stack.start()
-        try:
-            await asyncio.to_thread(stack.wait_ready)
-            yield stack
-        finally:
-            await asyncio.to_thread(stack.stop)
+        yield await owned.enter_async_context(running(options))

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,7 +36,7 @@ from dynbranch.demo.playing import AHEAD, Played, Player, RequestFailed
 from dynbranch.demo.processes import ProcessDied, StartTimedOut
 from dynbranch.demo.records import Dialogue
 from dynbranch.demo.rehearsal import Performance
-from dynbranch.demo.stack import Stack, StackOptions
+from dynbranch.demo.stack import Stack, StackOptions, running
 from dynbranch.runtime.clock import SystemClock
 
 ENGINES: Final = 2
@@ -99,7 +99,8 @@ async def _measured(tell: Tell, size: Size, folder: Path) -> Measured:
     write_document(curve, document)
     templates = folder / "templates"
     write_templates(templates, FORESEEING)
-    async with _started(tell, _options(folder / "stack", templates, curve)) as stack:
+    tell("starting the services", 0, 0)
+    async with running(_options(folder / "stack", templates, curve)) as stack:
         (model, *_) = await asyncio.to_thread(models, stack.url)
         async with AsyncExitStack() as owned:
             stand = Stand(
@@ -161,21 +162,10 @@ def _options(folder: Path, templates: Path | None, curve: Path | None) -> StackO
     )
 
 
-@asynccontextmanager
-async def _started(tell: Tell, options: StackOptions) -> AsyncIterator[Stack]:
-    tell("starting the services", 0, 0)
-    stack = Stack(options)
-    stack.start()
-    try:
-        await asyncio.to_thread(stack.wait_ready)
-        yield stack
-    finally:
-        await asyncio.to_thread(stack.stop)
-
-
 async def _calibrated(tell: Tell, size: Size, folder: Path) -> dict[str, Any]:
     """Of an engine that is like the one that is measured, and does nothing else."""
-    async with _started(tell, _options(folder, None, None)) as stack:
+    tell("starting the services", 0, 0)
+    async with running(_options(folder, None, None)) as stack:
         wanted = Wanted(agent=stack.addresses.agents[0], seconds=size.calibration_s)
         try:
             done = await calibrate(

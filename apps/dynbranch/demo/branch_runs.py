@@ -40,7 +40,7 @@ from dynbranch.demo.measures import Figure, exact, median, ratio, share
 from dynbranch.demo.playing import AHEAD, Played, Player, Step
 from dynbranch.demo.rehearsal import Performance, performances
 from dynbranch.demo.run import EDITION
-from dynbranch.demo.stack import Stack, StackOptions
+from dynbranch.demo.stack import Stack, StackOptions, running
 from dynbranch.demo.tracefile import SeenSpan, TraceReceiver
 
 PAUSE_MEDIAN_S = 2.7
@@ -129,18 +129,12 @@ async def run_branches(
         folder = Path(name)
         write_templates(folder / "templates", arms)
         write_losers(folder / "templates")
-        options = _options(folder, size)
         tell("starting the services", 0, 0)
-        stack = Stack(options)
-        stack.start()
-        try:
-            await asyncio.to_thread(stack.wait_ready)
-            async with AsyncExitStack() as owned:
-                session = Session(stack, models(stack.url)[0], arms)
-                await session.open(owned)
-                return await session.run(tell, size)
-        finally:
-            await asyncio.to_thread(stack.stop)
+        async with AsyncExitStack() as owned:
+            stack = await owned.enter_async_context(running(_options(folder, size)))
+            session = Session(stack, models(stack.url)[0], arms)
+            await session.open(owned)
+            return await session.run(tell, size)
 
 
 async def one_with_spans(
@@ -150,22 +144,16 @@ async def one_with_spans(
     arms = (FLOOR, AHEAD_ONLY)
     write_templates(folder / "templates", arms)
     with TraceReceiver(folder / "traces.jsonl") as receiver:
-        options = _options(folder, Size(), receiver.endpoint)
         tell("starting the services", 0, 0)
-        stack = Stack(options)
-        stack.start()
-        try:
-            await asyncio.to_thread(stack.wait_ready)
-            async with AsyncExitStack() as owned:
-                session = Session(stack, models(stack.url)[0], arms)
-                await session.open(owned)
-                await session.warm(tell)
-                tell("one workflow, twice", 0, 0)
-                floor = await session.one(FLOOR, kind, place, "m")
-                ahead = await session.one(AHEAD_ONLY, kind, place, "m")
-        finally:
-            # What has not ended ends now: only then are all spans told.
-            await asyncio.to_thread(stack.stop)
+        async with AsyncExitStack() as owned:
+            stack = await owned.enter_async_context(running(_options(folder, Size(), receiver.endpoint)))
+            session = Session(stack, models(stack.url)[0], arms)
+            await session.open(owned)
+            await session.warm(tell)
+            tell("one workflow, twice", 0, 0)
+            floor = await session.one(FLOOR, kind, place, "m")
+            ahead = await session.one(AHEAD_ONLY, kind, place, "m")
+        # What had not ended has ended with the stack: only now are all spans told.
         began_ns = ahead.played.began_unix_ms * 1e6
         spans = [span for span in receiver.spans() if span.start_ns >= began_ns]
     return floor.played, ahead.played, spans

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,7 +11,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -293,6 +295,18 @@ class Stack:
             "processes": self._processes.pids,
         }
         (self.options.state_dir / STATE_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+
+
+@asynccontextmanager
+async def running(options: StackOptions) -> AsyncIterator[Stack]:
+    """A stack that is ready. Raises ProcessDied and StartTimedOut."""
+    stack = Stack(options)
+    stack.start()
+    try:
+        await asyncio.to_thread(stack.wait_ready)
+        yield stack
+    finally:
+        await asyncio.to_thread(stack.stop)
 
 
 def not_ready_reason(url: str) -> str:

@@ -9,7 +9,9 @@ from typing import Final
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.naming.document import Json, Number, parse_text
 
-_RUN_NOISE: Final = frozenset({"id", "created", "object", "timings", "prompt_progress"})
+RUN_NOISE: Final = frozenset({"id", "created", "object", "timings", "prompt_progress"})
+"""What chunks say beside their choices that is only of that run."""
+
 _CHUNK_KEYS: Final = frozenset({"choices", "usage"})
 _CHOICE_KEYS: Final = frozenset({"index", "delta", "logprobs", "finish_reason"})
 _OBJECT: Final = "chat.completion.chunk"
@@ -244,7 +246,7 @@ class Log:
             self.choices.setdefault(index, Choice(index)).grow(choice)
         if chunk.get("usage") is not None:
             self.usage = chunk["usage"]
-        beside = _present(chunk, _RUN_NOISE | _CHUNK_KEYS)
+        beside = _present(chunk, RUN_NOISE | _CHUNK_KEYS)
         if chunk.get("object") == _BARE_ERROR:
             beside = {"error": chunk}
         for key, value in beside.items():

@@ -1,8 +1,8 @@
 """What a generation's log says as a whole: its deltas added up.
 
 Texts are joined, tool calls meet by index, lists of log probabilities are joined, and of everything else the
-last value stands. Members that this file does not know are kept the same way. It reads logs by itself and
-shares nothing with ``assembly``, so that a record can be held against what the engine said.
+last value stands. Members that this file does not know are kept the same way. It reads logs by itself, not by
+``assembly``, so that a record can be held against what the engine said.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dynbranch.naming.assembly import MalformedLog
+from dynbranch.naming.assembly import RUN_NOISE, MalformedLog
 from dynbranch.naming.text_pieces import TextPieces
 
 _raw_decode = json.JSONDecoder().raw_decode
@@ -23,8 +23,6 @@ _FIRST_STANDS: Final = frozenset({"id", "type", "role", "index"})
 
 _SAID_WHOLE: Final = frozenset({"prompt_token_ids"})
 """Lists beside the delta that are about the request."""
-
-_OF_ONE_RUN: Final = frozenset({"id", "created", "object", "timings", "prompt_progress"})
 
 
 @dataclass(slots=True)
@@ -65,7 +63,7 @@ def says_the_same(log: Iterable[bytes], record: Iterable[bytes]) -> bool:
 
 
 def _lasting(outer: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in outer.items() if key not in _OF_ONE_RUN}
+    return {key: value for key, value in outer.items() if key not in RUN_NOISE}
 
 
 def _chunk(item: bytes) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dynbranch.csl.core.packing import Cursor, sized, text_bytes
 from dynbranch.csl.core.rows import SETTLEMENTS, SHADOWS
-from dynbranch.csl.core.store import Inconsistent, View
+from dynbranch.csl.core.store import Inconsistent
 from dynbranch.domain.fills import Settlement, SettlementKind
 from dynbranch.domain.ids import BranchId, FillId, GenerationId, Name, TrialId, UnixMs
 from dynbranch.domain.reuse import FillOrigin, GenerationRef, Identity
@@ -101,10 +101,3 @@ def unpack_settlement(number: int, data: bytes) -> Settlement:
     generation = GenerationRef(GenerationId(cursor.bytes()), cursor.text()) if flags & 2 else None
     cursor.end()
     return Settlement(number, _KINDS[kind], origin, UnixMs(at), name, by, execution_ms, generation, reason)
-
-
-def read_shadow(view: View, name: Name) -> ShadowRow:
-    data = view.get(shadow_key(name))
-    if data is None:
-        raise Inconsistent(f"shadow {name.hex()} has no row that names its fill")
-    return unpack_shadow(data)
