@@ -43,6 +43,7 @@ def test_log_probabilities_stay_with_the_text_beside_a_call() -> None:
     assert whole_of(compact(log)).choices[0]["logprobs"] == probabilities
 
 
+@pytest.mark.promise("I1")
 @pytest.mark.parametrize(
     "deltas",
     [
@@ -89,6 +90,7 @@ def logs(draw: st.DrawFn) -> list[bytes]:
     return [*map(chunk, deltas), chunk({}, draw(st.sampled_from(["stop", "length", "tool_calls"])))]
 
 
+@pytest.mark.promise("I1")
 @given(logs())
 def test_any_of_these_logs_is_recorded_whole(log: list[bytes]) -> None:
     assert says_the_same(log, compact(log))
