@@ -11,10 +11,21 @@ from dynbranch.bench.result import Measured, Tell
 
 
 @dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a person asks of a run. ``engine_url``: empty for an engine of the benchmark's own; ``data``: None
+    for the package's own records; ``parts``: none are all; ``pictures``: a folder for them."""
+
+    engine_url: str = ""
+    data: Path | None = None
+    quick: bool = False
+    parts: tuple[str, ...] = ()
+    pictures: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Bench:
-    """``module`` has ``measure(tell) -> Measured``; where it ``takes_engine``, ``measure(tell, engine_url)``,
-    with an empty URL for an engine of its own; where it ``takes_data``, ``measure(tell, data=folder)``, with
-    None for the package's own records; where it ``takes_quick``, ``measure(tell, quick=...)``."""
+    """``module`` has ``measure(tell) -> Measured``, with those of a person's wishes that it ``takes``:
+    ``engine_url``, ``data``, ``quick``, or ``parts`` and ``pictures``."""
 
     name: str
     module: str
@@ -22,18 +33,20 @@ class Bench:
     takes_engine: bool = False
     takes_data: bool = False
     takes_quick: bool = False
+    takes_parts: bool = False
 
-    def load(
-        self, engine_url: str = "", data: Path | None = None, *, quick: bool = False
-    ) -> Callable[[Tell], Measured]:
+    def load(self, wishes: Wishes) -> Callable[[Tell], Measured]:
         measure: Callable[..., Measured] = importlib.import_module(self.module).measure
-        if self.takes_quick:
-            return lambda tell: measure(tell, quick=quick)
+        taken: dict[str, object] = {}
         if self.takes_engine:
-            return lambda tell: measure(tell, engine_url)
+            taken["engine_url"] = wishes.engine_url
         if self.takes_data:
-            return lambda tell: measure(tell, data=data)
-        return measure
+            taken["data"] = wishes.data
+        if self.takes_quick:
+            taken["quick"] = wishes.quick
+        if self.takes_parts:
+            taken |= {"parts": wishes.parts, "pictures": wishes.pictures}
+        return lambda tell: measure(tell, **taken)
 
 
 BENCHES = {
@@ -73,6 +86,14 @@ BENCHES = {
             "dynbranch.bench.overlap",
             "how much of a window one right fill hides",
             takes_quick=True,
+        ),
+        Bench(
+            "paper",
+            "dynbranch.bench.paper.measure",
+            "the paper's figures and tables on simulated engines: all arms, loads, machines and sweeps",
+            takes_data=True,
+            takes_quick=True,
+            takes_parts=True,
         ),
         Bench(
             "peers", "dynbranch.bench.peers", "DynBranch, LiteLLM, vllm-router and a plain proxy side by side"

@@ -25,13 +25,14 @@ class BenchFailed(Exception):
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What one benchmark found. ``failures`` says what did not hold, for a person; ``table``, the figures as
-    a person compares them: a row of headings, then the others."""
+    a person compares them: a row of headings, then the others; ``tables``: more such, each with its title."""
 
     figures: Mapping[str, Figure]
     raw: Any
     failures: tuple[str, ...] = ()
     table: tuple[tuple[str, ...], ...] = ()
     table_title: str = "Medians"
+    tables: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import typer
-from dynbranch.bench.registry import BENCHES
+from dynbranch.bench.registry import BENCHES, Bench, Wishes
 from dynbranch.bench.result import BenchFailed, Measured, Surroundings, result_json, write_result
 from dynbranch.cli.endings import failures_explained, stops_on_signals
 from dynbranch.cli.failures import CliFailure
@@ -23,22 +23,12 @@ def list_benches() -> None:
     Console().print(table)
 
 
-def run_bench(
-    name: str, json_file: Path | None, engine_url: str = "", data: Path | None = None, *, quick: bool = False
-) -> None:
+def run_bench(name: str, json_file: Path | None, wishes: Wishes) -> None:
     """Exits with 1 when something that the benchmark checks did not hold."""
     bench = BENCHES.get(name)
     if bench is None:
         raise CliFailure(f"there is no benchmark {name!r}", f"There are: {', '.join(sorted(BENCHES))}.")
-    if engine_url and not bench.takes_engine:
-        takers = ", ".join(one.name for one in BENCHES.values() if one.takes_engine)
-        raise CliFailure(f"{name} brings its own engines", f"--engine-url is for: {takers}.")
-    if data is not None and not bench.takes_data:
-        takers = ", ".join(one.name for one in BENCHES.values() if one.takes_data)
-        raise CliFailure(f"{name} reads no records", f"--data is for: {takers}.")
-    if quick and not bench.takes_quick:
-        takers = ", ".join(one.name for one in BENCHES.values() if one.takes_quick)
-        raise CliFailure(f"{name} has no short form", f"--quick is for: {takers}.")
+    _refuse_what_it_can_not(bench, wishes)
     console = Console()
     around = Surroundings.now()
     with stops_on_signals(), failures_explained(), progress_bar(console) as progress:
@@ -50,7 +40,7 @@ def run_bench(
                 told.line(what, done, total)
 
         try:
-            measured = bench.load(engine_url, data, quick=quick)(tell)
+            measured = bench.load(wishes)(tell)
         except BenchFailed as error:
             raise CliFailure(
                 str(error), "Logs are gone with the run; a busy machine may need a second try."
@@ -61,6 +51,20 @@ def run_bench(
         console.print(f"Written: {json_file}", soft_wrap=True, highlight=False)
     if measured.failures:
         raise typer.Exit(1)
+
+
+def _refuse_what_it_can_not(bench: Bench, wishes: Wishes) -> None:
+    others = BENCHES.values()
+    for wanted, takers, problem, option in (
+        (wishes.engine_url, [o for o in others if o.takes_engine], "brings its own engines", "--engine-url"),
+        (wishes.data, [o for o in others if o.takes_data], "reads no records", "--data"),
+        (wishes.quick, [o for o in others if o.takes_quick], "has no short form", "--quick"),
+        (wishes.parts, [o for o in others if o.takes_parts], "has no parts", "--figure"),
+        (wishes.pictures, [o for o in others if o.takes_parts], "draws no pictures", "--pictures"),
+    ):
+        if wanted and bench not in takers:
+            names = ", ".join(one.name for one in takers)
+            raise CliFailure(f"{bench.name} {problem}", f"{option} is for: {names}.")
 
 
 def _show(name: str, measured: Measured, console: Console) -> None:
@@ -74,6 +78,8 @@ def _show(name: str, measured: Measured, console: Console) -> None:
     console.print(table)
     if measured.table:
         _show_rows(measured.table, measured.table_title, console)
+    for title, rows in measured.tables:
+        _show_rows(rows, title, console)
     for failure in measured.failures:
         console.print(f"✗ {failure}", markup=False)
 

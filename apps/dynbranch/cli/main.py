@@ -171,12 +171,20 @@ def bench(
         Path | None, typer.Option(help="A folder of more records, for a benchmark of them.", exists=True)
     ] = None,
     quick: Annotated[bool, typer.Option(help="A short run, to see whether it works.")] = False,
+    figure: Annotated[
+        list[str] | None,
+        typer.Option(help="Of 'paper': only this figure, or 'table 2'; may be given more than once."),
+    ] = None,
+    pictures: Annotated[
+        Path | None, typer.Option(help="Of 'paper': a folder for pictures.", file_okay=False)
+    ] = None,
 ) -> None:
     """Run a benchmark."""
+    from dynbranch.bench.registry import Wishes
     from dynbranch.cli.bench_command import list_benches, run_bench
 
     if name:
-        run_bench(name, json, engine_url, data, quick=quick)
+        run_bench(name, json, Wishes(engine_url, data, quick, tuple(figure or ()), pictures))
     else:
         list_benches()
 

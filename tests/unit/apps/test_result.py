@@ -28,7 +28,7 @@ def test_the_result_is_complete_and_names_no_host(tmp_path: Path) -> None:
 
 def test_every_benchmark_can_be_loaded() -> None:
     for bench in registry.BENCHES.values():
-        assert callable(bench.load())
+        assert callable(bench.load(registry.Wishes()))
 
 
 def test_every_benchmark_is_run_by_make_and_told_on_its_page() -> None:

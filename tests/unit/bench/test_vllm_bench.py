@@ -8,6 +8,7 @@ from dynbranch.bench import vllm
 from dynbranch.bench.registry import BENCHES
 from dynbranch.bench.result import BenchFailed
 from dynbranch.bench.vllm import Left
+from dynbranch.bench.registry import Wishes
 from dynbranch.cli.bench_command import run_bench
 from dynbranch.cli.failures import CliFailure
 
@@ -36,5 +37,5 @@ def test_without_an_engine_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatc
 def test_only_some_take_an_engine() -> None:
     assert BENCHES["vllm"].takes_engine
     with pytest.raises(CliFailure) as refused:
-        run_bench("names", None, "http://127.0.0.1:1")
+        run_bench("names", None, Wishes("http://127.0.0.1:1"))
     assert "own engines" in str(refused.value)
