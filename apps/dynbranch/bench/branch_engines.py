@@ -5,9 +5,10 @@ Answers are as long as makes the decode of a decision take 0.36 to 0.77 of what 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -32,6 +33,8 @@ ARGUMENTS_TOKENS, EXECUTE_TOKENS, AGGREGATE_TOKENS = 36, 44, 40
 SHORTEST, LONGEST = 0.40, 0.72
 """Of a decode over what runs after it, in tokens. What services and prefills add stays within the claim."""
 WARM_UPS = 20
+AT_ONCE = 4
+"""Of 16 slots: each request has about the time that it would have alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,15 @@ async def two_engines(tell: Tell, records: int) -> Simulated:
     )
 
 
-async def never_right(tell: Tell, records: Mapping[str, int]) -> Simulated:
-    """What a predictor costs that is never right, on the same engines: workflow beside workflow, each once
-    without DynBranch. ``records`` of each kind. Raises BenchFailed."""
+async def never_right(tell: Tell, records: Mapping[str, int], rounds: int) -> Simulated:
+    """What a predictor costs that is never right, on the same engines: each of ``records`` of each kind
+    ``rounds`` times, each time once without DynBranch. Raises BenchFailed.
+
+    ``AT_ONCE`` workflows run side by side, half of them with and half without; then each the other way.
+    """
+    chosen = [(kind, place, turn) for turn in range(rounds) for kind, place in interleaved(records)]
+    pairs: list[tuple[str, Played, Played]] = []
     with TemporaryDirectory(prefix="dynbranch-bench-") as name:
-        tell("a predictor that is never right", 0, sum(records.values()))
         write_templates(Path(name, "templates"), (WRONG,))
         async with acted(
             Path(name, "stack"),
@@ -88,20 +95,16 @@ async def never_right(tell: Tell, records: Mapping[str, int]) -> Simulated:
             templates=Path(name, "templates"),
             slots=8,
         ) as stack:
-            pairs = []
-            for number, (kind, place) in enumerate(interleaved(records)):
-                tell("a predictor that is never right", number, sum(records.values()))
-                ways = ["floor", "ahead"] if number % 2 else ["ahead", "floor"]
-                played = {way: await _play_wrong(stack, way, kind, place) for way in ways}
-                if not played["ahead"].equals(played["floor"]):
-                    raise BenchFailed("on simulated engines a result differs from the floor's")
-                pairs.append((kind, played["ahead"], played["floor"]))
+            for at in range(0, len(chosen), AT_ONCE):
+                tell("a predictor that is never right", at, len(chosen))
+                pairs += await _beside_one_another(stack, chosen[at : at + AT_ONCE])
     worked = [(ahead.latency_ms, floor.latency_ms) for _, ahead, floor in pairs]
     return Simulated(
         {"always_wrong_mean_over_floor": ratio(worked)},
         {
             "preset": PRESET,
             "policy": "priced",
+            "at_once": AT_ONCE,
             "pairs": [
                 [kind, round(ahead.latency_ms, 1), round(floor.latency_ms, 1)] for kind, ahead, floor in pairs
             ],
@@ -109,10 +112,29 @@ async def never_right(tell: Tell, records: Mapping[str, int]) -> Simulated:
     )
 
 
-async def _play_wrong(stack: Stack, way: str, kind: str, place: int) -> Played:
+async def _beside_one_another(
+    stack: Stack, chosen: Sequence[tuple[str, int, int]]
+) -> list[tuple[str, Played, Played]]:
+    """Of each: its kind, and how it went with and without."""
+    played: list[dict[str, Played]] = [{} for _ in chosen]
+    for turned in (0, 1):
+        ways = ["ahead" if (number + turned) % 2 else "floor" for number in range(len(chosen))]
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(_play_wrong(stack, way, *one), name=f"play {way} {one}")
+                for way, one in zip(ways, chosen, strict=True)
+            ]
+        for of, way, task in zip(played, ways, tasks, strict=True):
+            of[way] = task.result()
+    if not all(of["ahead"].equals(of["floor"]) for of in played):
+        raise BenchFailed("on simulated engines a result differs from the floor's")
+    return [(kind, of["ahead"], of["floor"]) for (kind, _, _), of in zip(chosen, played, strict=True)]
+
+
+async def _play_wrong(stack: Stack, way: str, kind: str, place: int, turn: int) -> Played:
     """As ``_play``, with a person's pauses where the workflow has them."""
     performance = [one for one in performances(MODEL) if one.workflow_type == kind][place]
-    workflow = f"wrong-{way}-{kind}-{place}"
+    workflow = f"wrong-{turn}-{way}-{kind}-{place}"
     async with Player(stack.url if way == "ahead" else stack.floor_url, key=workflow) as player:
         return await player.play(
             performance,

@@ -33,7 +33,7 @@ def measure(tell: Tell, *, quick: bool = False, size: Size | None = None) -> Mea
     except BranchesFailed as failure:
         raise BenchFailed(str(failure)) from failure
     simulated = asyncio.run(two_engines(tell, size.simulated))
-    wrong = asyncio.run(never_right(tell, size.wrong))
+    wrong = asyncio.run(never_right(tell, size.wrong, size.wrong_rounds))
     figures = {**figures_of(seen), **simulated.figures, **wrong.figures}
     raw = {
         "model": [_as_json(run) for run in seen.runs],

@@ -19,22 +19,27 @@ predictor that has no history knows no more than places. (In the paper fills ser
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """``at`` counts from the segment's begin, ``pause_s`` is the person's."""
+    """``at`` counts from the segment's begin, ``pause_s`` is the person's. Whether it ``counts``: what only
+    fills the engine does not."""
 
     number: int
     at: float
     turn: Turn
     pause_s: float
+    counts: bool = True
 
 
-def arrivals(per_s: float, seconds: float, *, seed: str) -> list[Arrival]:
-    """A Poisson process of so long, given that as many come as are expected, or ``LEAST``."""
+def arrivals(per_s: float, seconds: float, *, seed: str, at_once: int = 0) -> list[Arrival]:
+    """A Poisson process of so long, given that as many come as are expected, or ``LEAST``; before them
+    ``at_once`` that do not count."""
     chance, known = Random(seed), turns()
     count = max(LEAST, round(per_s * seconds))
     found = []
-    for number, at in enumerate(sorted(chance.uniform(0.0, seconds) for _ in range(count))):
+    due = [0.0] * at_once + sorted(chance.uniform(0.0, seconds) for _ in range(count))
+    for number, at in enumerate(due):
         pause_s = chance.lognormvariate(math.log(PAUSE_MEDIAN_S), PAUSE_SIGMA)
-        found.append(Arrival(number, at, with_pick_at(chance.choice(known), _place(chance)), pause_s))
+        turn = with_pick_at(chance.choice(known), _place(chance))
+        found.append(Arrival(number, at, turn, pause_s, counts=number >= at_once))
     return found
 
 

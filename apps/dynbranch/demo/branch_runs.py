@@ -75,7 +75,8 @@ class Size:
     thorough: int = 1
     simulated: int = 8
     wrong: Mapping[str, int] = field(default_factory=lambda: {ROUTING_CHAIN: 12, MENUS: 6})
-    """Records on simulated engines beside a predictor that is never right."""
+    """Records on simulated engines beside a predictor that is never right, ``wrong_rounds`` times each."""
+    wrong_rounds: int = 5
     losers: int = 10
     """Decisions that lose every fill of theirs."""
     fills: int = 2
@@ -88,6 +89,7 @@ QUICK = Size(
     thorough=0,
     simulated=2,
     wrong={ROUTING_CHAIN: 1, MENUS: 1},
+    wrong_rounds=1,
     losers=4,
 )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dynbranch.bench.load_price import ARMS, FORESEEING, SHARES
+from dynbranch.bench.load_price import FORESEEING, PAIRINGS, SHARES
 from dynbranch.bench.load_price_figures import (
     BLOCK,
     Load,
@@ -18,7 +19,6 @@ from dynbranch.bench.load_price_figures import (
 )
 from dynbranch.bench.load_price_traffic import LEAST, PLACES, arrivals, turns, with_pick_at
 from dynbranch.demo.branch_arms import write_templates
-from dynbranch.demo.branch_runs import in_turns
 from dynbranch.demo.flows import MENUS
 from dynbranch.rendering.reading import parse_template
 
@@ -52,14 +52,16 @@ def test_the_pick_stands_where_it_is_drawn_to_stand() -> None:
     assert found.count(0) / len(found) == pytest.approx(PLACES[0], abs=0.03)
 
 
+def test_what_only_fills_the_engine_does_not_count() -> None:
+    found = arrivals(2.0, 50.0, seed="a", at_once=4)
+    assert [one.counts for one in found] == [False] * 4 + [True] * 100
+    assert [one.at for one in found[:4]] == [0.0] * 4
+    assert [one.number for one in found] == list(range(104))
+
+
 def test_every_load_has_a_floor_and_a_share() -> None:
-    assert set(ARMS) == set(SHARES) == set(Load)
-    assert all("floor" in {arm.name for arm in arms} for arms in ARMS.values())
-
-
-def test_over_the_pairs_no_arm_is_always_first() -> None:
-    for arms in ARMS.values():
-        assert len({in_turns(arms, pair)[0].name for pair in range(3)}) > 1
+    assert set(PAIRINGS) == set(SHARES) == set(Load)
+    assert all(any("floor" in {arm.name for arm in pairing} for pairing in of) for of in PAIRINGS.values())
 
 
 def test_every_arm_that_runs_ahead_has_a_template_of_its_own(tmp_path: Path) -> None:
@@ -82,15 +84,11 @@ def test_figures_are_of_the_same_workflows_in_two_arms() -> None:
 
 def test_what_was_said_otherwise_is_told() -> None:
     first, *others = _segments()
-    assert first.arm == "floor"
-    other = Segment(
-        first.load,
-        first.arm,
-        first.pair,
-        tuple(Served(one.latency_ms, one.outcomes, "x") for one in first.served),
-    )
-    figure = figures_of([other, *others])["equal_share"]
-    assert 0 < figure.value < 1
+    assert first.arm == "floor" and first.load is Load.SATURATED
+    other = replace(first, served=tuple(replace(one, said="x") for one in first.served))
+    found = figures_of([other, *others])
+    assert 0 < found["equal_share"].value < 1
+    assert found["floor_vs_floor_equal_share"].value == 1.0
 
 
 def test_rows_and_table_tell_every_segment() -> None:
@@ -98,7 +96,7 @@ def test_rows_and_table_tell_every_segment() -> None:
     assert len(rows_of(segments)) == len(segments)
     assert {row["arm"] for row in rows_of(segments)} == {"floor", "priced", "always"}
     heads, *rows = table_of(segments)
-    assert len(rows) == 3 + 3 + 2 and all(len(row) == len(heads) for row in rows)
+    assert len(rows) == 2 * 5 and all(len(row) == len(heads) for row in rows)
 
 
 def test_the_99th_percentile_of_few_is_their_largest() -> None:
@@ -108,19 +106,17 @@ def test_the_99th_percentile_of_few_is_their_largest() -> None:
 
 def _segments() -> list[Segment]:
     factors = {
-        (Load.SATURATED, "floor"): 1.0,
-        (Load.SATURATED, "priced"): 0.9,
-        (Load.SATURATED, "always"): 1.5,
-        (Load.LOW, "floor"): 1.0,
-        (Load.LOW, "priced"): 0.55,
-        (Load.LOW, "always"): 0.5,
-        (Load.FRESH, "floor"): 1.0,
-        (Load.FRESH, "priced"): 1.01,
+        (Load.SATURATED, "floor", "priced"): (1.0, 0.9),
+        (Load.SATURATED, "always", "priced"): (1.5, 0.9),
+        (Load.LOW, "floor", "priced"): (1.0, 0.55),
+        (Load.LOW, "floor", "always"): (1.0, 0.5),
+        (Load.FRESH, "floor", "priced"): (1.0, 1.01),
     }
     return [
-        Segment(load, arm, pair, tuple(_served(factor, number) for number in range(2 * BLOCK)))
+        Segment(load, arm, beside, pair, tuple(_served(factor, number) for number in range(2 * BLOCK)))
         for pair in range(3)
-        for (load, arm), factor in factors.items()
+        for (load, one, other), (mine, its) in factors.items()
+        for arm, beside, factor in ((one, other, mine), (other, one, its))
     ]
 
 

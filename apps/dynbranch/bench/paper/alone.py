@@ -100,7 +100,9 @@ class AheadAlone:
             return of_seeds(found, partial(_serial, workload, arm, engines, size), size)
 
         gains = {
-            (workload, arm, engines): reduction(seen(workload, arm, engines), seen(workload, "floor", engines))
+            (workload, arm, engines): reduction(
+                seen(workload, arm, engines), seen(workload, "floor", engines)
+            )
             for workload in WORKLOADS
             for arm in AHEAD_ARMS
             for engines in (4, 2)

@@ -67,7 +67,9 @@ class Width:
             }
             lines[panel].append((x, mean_s(runs), deviation_s(runs)))
         panels = tuple(
-            Panel(title, across, "mean latency, s", (Line("latency", *map(tuple, zip(*found_, strict=True))),))  # type: ignore[arg-type]
+            Panel(
+                title, across, "mean latency, s", (Line("latency", *map(tuple, zip(*found_, strict=True))),)
+            )  # type: ignore[arg-type]
             for title, across, found_ in (
                 ("four engines", "candidates K", lines["a"]),
                 ("K = W - 1", "engines W", lines["b"]),
@@ -104,8 +106,13 @@ class Repetition:
 
     def wants(self, size: Size, found: Found) -> Sequence[Spec]:
         arms = ("floor", "dynbranch")
-        return [self._repeat(arm, share, size, seed) for arm in arms for share in REPEATS for seed in size.seeds] + [
-            self._model(arm, slow, size, seed) for arm in arms for slow in SLOWNESS.values() for seed in size.seeds
+        return [
+            self._repeat(arm, share, size, seed) for arm in arms for share in REPEATS for seed in size.seeds
+        ] + [
+            self._model(arm, slow, size, seed)
+            for arm in arms
+            for slow in SLOWNESS.values()
+            for seed in size.seeds
         ]
 
     def make(self, size: Size, found: Found) -> Made:
@@ -114,7 +121,8 @@ class Repetition:
         curves: dict[str, list[tuple[float | str, float]]] = {"repeat": [], "model": []}
         for share in REPEATS:
             floor, mine = (
-                of_seeds(found, partial(self._repeat, arm, share, size), size) for arm in ("floor", "dynbranch")
+                of_seeds(found, partial(self._repeat, arm, share, size), size)
+                for arm in ("floor", "dynbranch")
             )
             speedup = mean_ratio(floor, mine)
             paper = {0.22: "1.8", 0.77: "8.6"}.get(share, "")
@@ -130,7 +138,12 @@ class Repetition:
             data[model] = {**speedup.as_json(), "saved_s": round(mean_s(floor) - mean_s(mine), 3)}
             curves["model"].append((model, speedup.value))
         panels = tuple(
-            Panel(title, across, "speedup over the floor", (Line("speedup", *map(tuple, zip(*curves[key], strict=True))),))  # type: ignore[arg-type]
+            Panel(
+                title,
+                across,
+                "speedup over the floor",
+                (Line("speedup", *map(tuple, zip(*curves[key], strict=True))),),
+            )  # type: ignore[arg-type]
             for title, across, key in (
                 ("repeat rate", "replayed share", "repeat"),
                 ("model size", "parameters", "model"),
