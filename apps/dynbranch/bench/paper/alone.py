@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from dynbranch.bench.paper.cells import LOAD, LOW
-from dynbranch.bench.paper.parts import Found, Made, Table, least, mean_s, of_seeds, reduction, told
+from dynbranch.bench.paper.parts import Found, Made, Table, blocks, least, mean_s, of_seeds, reduction, told
 from dynbranch.bench.paper.runs import H200, WORKLOADS, Seen, Size, Spec
 from dynbranch.demo.measures import Figure, ratio
 
@@ -41,7 +41,9 @@ class ReuseAlone:
 
     def make(self, size: Size, found: Found) -> Made:
         seen = {arm: of_seeds(found, partial(self._spec, arm, size), size) for arm in REUSE_ARMS}
-        rows = [("arm", *(f"{kind}, s (paper)" for kind in KINDS), "all, against the floor")]
+        rows: list[tuple[str, ...]] = [
+            ("arm", *(f"{kind}, s (paper)" for kind in KINDS), "all, against the floor")
+        ]
         for arm in REUSE_ARMS:
             cells = [
                 f"{mean_s(of_kind(seen[arm], kind)):.2f} ({paper})"
@@ -107,7 +109,7 @@ class AheadAlone:
             for arm in AHEAD_ARMS
             for engines in (4, 2)
         }
-        rows = [("% against the floor (paper)", *WORKLOADS)]
+        rows: list[tuple[str, ...]] = [("% against the floor (paper)", *WORKLOADS)]
         for engines in (4, 2):
             for arm in AHEAD_ARMS:
                 paper = TABLE_2.get((arm, engines), ("", "", "", ""))
@@ -148,7 +150,9 @@ class ShareOfOracle:
 
     def make(self, size: Size, found: Found) -> Made:
         shares: dict[tuple[str, float], Figure] = {}
-        rows = [("share of perfect prediction's gain, %", "low", "load", "its gain, s: low", "load")]
+        rows: list[tuple[str, ...]] = [
+            ("share of perfect prediction's gain, %", "low", "load", "its gain, s: low", "load")
+        ]
         for workload in WORKLOADS:
             gains = []
             for rate in (LOW, LOAD):
@@ -180,8 +184,6 @@ class ShareOfOracle:
 
 def share_of_gain(reuse: Sequence[Seen], mine: Sequence[Seen], oracle: Sequence[Seen]) -> Figure:
     """Turns of the three arms, block by block."""
-    from dynbranch.bench.paper.parts import blocks
-
     pairs: list[tuple[float, float]] = []
     for base, one, best in zip(reuse, mine, oracle, strict=True):
         for before, after, ideal in zip(

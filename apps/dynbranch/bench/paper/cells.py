@@ -1,8 +1,8 @@
 """Figure 8: four workloads, two loads and two machines, all arms; and the same at the knee of the load.
 
-The paper's rates are 0.12 and 0.80 a second. On engines of this model 0.80 is far from load, so that each cell
-says how busy its engines were, and there is a third load: the rate at which throughput over mean latency is
-largest without reuse or anything ahead (Kleinrock's power).
+The paper's rates are 0.12 and 0.80 a second. On engines of this model 0.80 is far from load, so that each
+cell says how busy its engines were, and there is a third load: the rate at which throughput over mean latency
+is largest without reuse or anything ahead (Kleinrock's power).
 """
 
 from __future__ import annotations
@@ -176,14 +176,16 @@ def _data(seen: By) -> dict[str, Any]:
 
 
 def _latencies(seen: By) -> Table:
-    rows = [("mean latency, s", *ARMS)]
+    rows: list[tuple[str, ...]] = [("mean latency, s", *ARMS)]
     for cell in CELLS:
         rows.append((cell.title, *(f"{mean_s(seen[cell, arm]):.2f}" for arm in ARMS)))
     return Table("Figure 8: mean latency", tuple(rows))
 
 
 def _reductions(seen: By) -> Table:
-    rows = [("reduction, %", "against the floor", "paper", "strongest baseline", "against it", "paper")]
+    rows: list[tuple[str, ...]] = [
+        ("reduction, %", "against the floor", "paper", "strongest baseline", "against it", "paper")
+    ]
     for cell in CELLS:
         best = strongest(cell, seen)
         key = f"best {cell.load}" if cell.machine == "32B" else "best"
@@ -202,7 +204,9 @@ def _reductions(seen: By) -> Table:
 
 
 def _tails(seen: By, rates: Mapping[Cell, float]) -> Table:
-    rows = [("cell", "rate a second", "slots busy, floor %", "p99 over the floor's", "fills a workflow")]
+    rows: list[tuple[str, ...]] = [
+        ("cell", "rate a second", "slots busy, floor %", "p99 over the floor's", "fills a workflow")
+    ]
     for cell in CELLS:
         floor, mine = seen[cell, "floor"], seen[cell, "dynbranch"]
         busy = sum(one.utilisation for one in floor) / len(floor)

@@ -1,4 +1,4 @@
-"""A part of the evaluation: one figure or table of the paper. Which runs it needs, and what it makes of them."""
+"""A part of the evaluation, one figure or table of the paper: the runs it needs, and what it makes of them."""
 
 from __future__ import annotations
 

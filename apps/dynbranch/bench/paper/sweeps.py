@@ -39,6 +39,15 @@ def _fill_s(runs: Sequence[Seen]) -> tuple[float, float]:
     return sum(one.consumed_s for one in runs) / count, sum(one.discarded_s for one in runs) / count
 
 
+Point = tuple[float | str, float, float]
+"""Across, up, and the spread to either side."""
+
+
+def _curve(title: str, across: str, up: str, points: Sequence[Point]) -> Panel:
+    x, y, spread = zip(*points, strict=True)
+    return Panel(title, across, up, (Line(title, x, y, spread),))
+
+
 class Width:
     """Routing, fresh: K candidates on four engines, and K = W - 1 on W engines at the same load each."""
 
@@ -49,10 +58,12 @@ class Width:
         return fixed + [self._box(engines, size, seed) for engines in (1, 2, 3, 4) for seed in size.seeds]
 
     def make(self, size: Size, found: Found) -> Made:
-        rows = [("", "mean s", "consumed engine s", "discarded engine s", "discarded share %", "paper")]
+        rows: list[tuple[str, ...]] = [
+            ("", "mean s", "consumed engine s", "discarded engine s", "discarded share %", "paper")
+        ]
         paper = ("18.2 s, 0", "share 20 %", "", "15.2 s, 19.8 GPU-s, share 33 %", "22.3 s", "", "", "15.2 s")
         data: dict[str, Any] = {}
-        lines: dict[str, list[tuple[float, float, float]]] = {"a": [], "b": []}
+        lines: dict[str, list[Point]] = {"a": [], "b": []}
         sets = [(f"K = {width}", "a", width, partial(self._fixed, width, size)) for width in WIDTHS]
         sets += [(f"W = {w}, K = {w - 1}", "b", w, partial(self._box, w, size)) for w in (1, 2, 3, 4)]
         for (title, panel, x, spec), theirs in zip(sets, paper, strict=True):
@@ -66,14 +77,9 @@ class Width:
                 "discarded_s": round(lost, 3),
             }
             lines[panel].append((x, mean_s(runs), deviation_s(runs)))
-        panels = tuple(
-            Panel(
-                title, across, "mean latency, s", (Line("latency", *map(tuple, zip(*found_, strict=True))),)
-            )  # type: ignore[arg-type]
-            for title, across, found_ in (
-                ("four engines", "candidates K", lines["a"]),
-                ("K = W - 1", "engines W", lines["b"]),
-            )
+        panels = (
+            _curve("four engines", "candidates K", "mean latency, s", lines["a"]),
+            _curve("K = W - 1", "engines W", "mean latency, s", lines["b"]),
         )
         return Made({}, data, (Table("Figure 9: width and engines, Routing", tuple(rows)),), panels)
 
@@ -105,20 +111,20 @@ class Repetition:
     name = "figure 10"
 
     def wants(self, size: Size, found: Found) -> Sequence[Spec]:
-        arms = ("floor", "dynbranch")
         return [
-            self._repeat(arm, share, size, seed) for arm in arms for share in REPEATS for seed in size.seeds
-        ] + [
-            self._model(arm, slow, size, seed)
-            for arm in arms
-            for slow in SLOWNESS.values()
+            spec
+            for arm in ("floor", "dynbranch")
             for seed in size.seeds
+            for spec in (
+                *(self._repeat(arm, share, size, seed) for share in REPEATS),
+                *(self._model(arm, slow, size, seed) for slow in SLOWNESS.values()),
+            )
         ]
 
     def make(self, size: Size, found: Found) -> Made:
-        rows = [("", "floor s", "DynBranch s", "speedup", "paper")]
+        rows: list[tuple[str, ...]] = [("", "floor s", "DynBranch s", "speedup", "paper")]
         data: dict[str, Any] = {}
-        curves: dict[str, list[tuple[float | str, float]]] = {"repeat": [], "model": []}
+        curves: dict[str, list[Point]] = {"repeat": [], "model": []}
         for share in REPEATS:
             floor, mine = (
                 of_seeds(found, partial(self._repeat, arm, share, size), size)
@@ -128,7 +134,7 @@ class Repetition:
             paper = {0.22: "1.8", 0.77: "8.6"}.get(share, "")
             rows.append(_row(f"replay {share:g}", floor, mine, told(speedup, percent=False), paper))
             data[f"replay {share:g}"] = speedup.as_json()
-            curves["repeat"].append((share, speedup.value))
+            curves["repeat"].append((share, speedup.value, 0.0))
         for model, slow in SLOWNESS.items():
             floor, mine = (
                 of_seeds(found, partial(self._model, arm, slow, size), size) for arm in ("floor", "dynbranch")
@@ -136,18 +142,10 @@ class Repetition:
             speedup = mean_ratio(floor, mine)
             rows.append(_row(model, floor, mine, told(speedup, percent=False), "1.75 to 2.06"))
             data[model] = {**speedup.as_json(), "saved_s": round(mean_s(floor) - mean_s(mine), 3)}
-            curves["model"].append((model, speedup.value))
-        panels = tuple(
-            Panel(
-                title,
-                across,
-                "speedup over the floor",
-                (Line("speedup", *map(tuple, zip(*curves[key], strict=True))),),
-            )  # type: ignore[arg-type]
-            for title, across, key in (
-                ("repeat rate", "replayed share", "repeat"),
-                ("model size", "parameters", "model"),
-            )
+            curves["model"].append((model, speedup.value, 0.0))
+        panels = (
+            _curve("repeat rate", "replayed share", "speedup over the floor", curves["repeat"]),
+            _curve("model size", "parameters", "speedup over the floor", curves["model"]),
         )
         return Made({}, data, (Table("Figure 10: repetition and model size, Routing", tuple(rows)),), panels)
 
@@ -178,7 +176,9 @@ class Load:
         ]
 
     def make(self, size: Size, found: Found) -> Made:
-        rows = [("rate a second", "floor s", "C1 removes %", "C2 removes s", "fills a workflow", "paper")]
+        rows: list[tuple[str, ...]] = [
+            ("rate a second", "floor s", "C1 removes %", "C2 removes s", "fills a workflow", "paper")
+        ]
         paper = {0.12: "C1 40 to 48 %; 1.28 s, 1.4 fills", 0.3: "1.39 s", 1.2: "0.25 s, 0.9 fills"}
         data: dict[str, Any] = {}
         curves: dict[str, list[float]] = {"floor": [], "c1": [], "dynbranch": [], "fills": []}
@@ -236,7 +236,9 @@ class Phases:
 
     def make(self, size: Size, found: Found) -> Made:
         seen = {arm: of_seeds(found, partial(self._spec, arm, size), size) for arm in ("c1", *CONTROLS)}
-        rows = [("arm", "whole trace s", *(f"{phase}, s" for phase in PHASES), "paper")]
+        rows: list[tuple[str, ...]] = [
+            ("arm", "whole trace s", *(f"{phase}, s" for phase in PHASES), "paper")
+        ]
         paper = {"dynbranch": "8.09 s", "static": "+5.7 %", "always": "+5.5 %"}
         for arm, runs in seen.items():
             cells = [f"{_of_phase(runs, phase):.2f}" for phase in PHASES]
