@@ -8,7 +8,18 @@ from functools import partial
 from typing import Final
 
 from dynbranch.bench.paper.cells import LOAD, LOW
-from dynbranch.bench.paper.parts import Found, Made, Table, blocks, least, mean_s, of_seeds, reduction, told
+from dynbranch.bench.paper.parts import (
+    Found,
+    Made,
+    Rows,
+    Table,
+    blocks,
+    least,
+    mean_s,
+    of_seeds,
+    reduction,
+    told,
+)
 from dynbranch.bench.paper.runs import H200, WORKLOADS, Seen, Size, Spec
 from dynbranch.demo.measures import Figure, ratio
 
@@ -41,9 +52,7 @@ class ReuseAlone:
 
     def make(self, size: Size, found: Found) -> Made:
         seen = {arm: of_seeds(found, partial(self._spec, arm, size), size) for arm in REUSE_ARMS}
-        rows: list[tuple[str, ...]] = [
-            ("arm", *(f"{kind}, s (paper)" for kind in KINDS), "all, against the floor")
-        ]
+        rows: Rows = [("arm", *(f"{kind}, s (paper)" for kind in KINDS), "all, against the floor")]
         for arm in REUSE_ARMS:
             cells = [
                 f"{mean_s(of_kind(seen[arm], kind)):.2f} ({paper})"
@@ -109,7 +118,7 @@ class AheadAlone:
             for arm in AHEAD_ARMS
             for engines in (4, 2)
         }
-        rows: list[tuple[str, ...]] = [("% against the floor (paper)", *WORKLOADS)]
+        rows: Rows = [("% against the floor (paper)", *WORKLOADS)]
         for engines in (4, 2):
             for arm in AHEAD_ARMS:
                 paper = TABLE_2.get((arm, engines), ("", "", "", ""))
@@ -150,9 +159,7 @@ class ShareOfOracle:
 
     def make(self, size: Size, found: Found) -> Made:
         shares: dict[tuple[str, float], Figure] = {}
-        rows: list[tuple[str, ...]] = [
-            ("share of perfect prediction's gain, %", "low", "load", "its gain, s: low", "load")
-        ]
+        rows: Rows = [("share of perfect prediction's gain, %", "low", "load", "its gain, s: low", "load")]
         for workload in WORKLOADS:
             gains = []
             for rate in (LOW, LOAD):

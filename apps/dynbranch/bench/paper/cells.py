@@ -16,6 +16,7 @@ from dynbranch.bench.paper.parts import (
     Line,
     Made,
     Panel,
+    Rows,
     Table,
     deviation_s,
     greatest,
@@ -176,16 +177,14 @@ def _data(seen: By) -> dict[str, Any]:
 
 
 def _latencies(seen: By) -> Table:
-    rows: list[tuple[str, ...]] = [("mean latency, s", *ARMS)]
+    rows: Rows = [("mean latency, s", *ARMS)]
     for cell in CELLS:
         rows.append((cell.title, *(f"{mean_s(seen[cell, arm]):.2f}" for arm in ARMS)))
     return Table("Figure 8: mean latency", tuple(rows))
 
 
 def _reductions(seen: By) -> Table:
-    rows: list[tuple[str, ...]] = [
-        ("reduction, %", "against the floor", "paper", "strongest baseline", "against it", "paper")
-    ]
+    rows: Rows = [("reduction, %", "against the floor", "paper", "strongest baseline", "against it", "paper")]
     for cell in CELLS:
         best = strongest(cell, seen)
         key = f"best {cell.load}" if cell.machine == "32B" else "best"
@@ -204,7 +203,7 @@ def _reductions(seen: By) -> Table:
 
 
 def _tails(seen: By, rates: Mapping[Cell, float]) -> Table:
-    rows: list[tuple[str, ...]] = [
+    rows: Rows = [
         ("cell", "rate a second", "slots busy, floor %", "p99 over the floor's", "fills a workflow")
     ]
     for cell in CELLS:

@@ -1,4 +1,4 @@
-"""A part of the evaluation, one figure or table of the paper: the runs it needs, and what it makes of them."""
+"""A part of the evaluation, one figure or table of the paper: the runs it needs, what it makes of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ BLOCK = 50
 """Workflows that follow one another share their moment's load: intervals are of blocks of so many turns."""
 
 Found = Mapping[Spec, Seen]
+Rows = list[tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dynbranch.bench.paper.parts import (
     Line,
     Made,
     Panel,
+    Rows,
     Table,
     deviation_s,
     mean_ratio,
@@ -58,9 +59,7 @@ class Width:
         return fixed + [self._box(engines, size, seed) for engines in (1, 2, 3, 4) for seed in size.seeds]
 
     def make(self, size: Size, found: Found) -> Made:
-        rows: list[tuple[str, ...]] = [
-            ("", "mean s", "consumed engine s", "discarded engine s", "discarded share %", "paper")
-        ]
+        rows: Rows = [("", "mean s", "consumed engine s", "discarded engine s", "discarded share %", "paper")]
         paper = ("18.2 s, 0", "share 20 %", "", "15.2 s, 19.8 GPU-s, share 33 %", "22.3 s", "", "", "15.2 s")
         data: dict[str, Any] = {}
         lines: dict[str, list[Point]] = {"a": [], "b": []}
@@ -122,7 +121,7 @@ class Repetition:
         ]
 
     def make(self, size: Size, found: Found) -> Made:
-        rows: list[tuple[str, ...]] = [("", "floor s", "DynBranch s", "speedup", "paper")]
+        rows: Rows = [("", "floor s", "DynBranch s", "speedup", "paper")]
         data: dict[str, Any] = {}
         curves: dict[str, list[Point]] = {"repeat": [], "model": []}
         for share in REPEATS:
@@ -176,7 +175,7 @@ class Load:
         ]
 
     def make(self, size: Size, found: Found) -> Made:
-        rows: list[tuple[str, ...]] = [
+        rows: Rows = [
             ("rate a second", "floor s", "C1 removes %", "C2 removes s", "fills a workflow", "paper")
         ]
         paper = {0.12: "C1 40 to 48 %; 1.28 s, 1.4 fills", 0.3: "1.39 s", 1.2: "0.25 s, 0.9 fills"}
@@ -236,9 +235,7 @@ class Phases:
 
     def make(self, size: Size, found: Found) -> Made:
         seen = {arm: of_seeds(found, partial(self._spec, arm, size), size) for arm in ("c1", *CONTROLS)}
-        rows: list[tuple[str, ...]] = [
-            ("arm", "whole trace s", *(f"{phase}, s" for phase in PHASES), "paper")
-        ]
+        rows: Rows = [("arm", "whole trace s", *(f"{phase}, s" for phase in PHASES), "paper")]
         paper = {"dynbranch": "8.09 s", "static": "+5.7 %", "always": "+5.5 %"}
         for arm, runs in seen.items():
             cells = [f"{_of_phase(runs, phase):.2f}" for phase in PHASES]
