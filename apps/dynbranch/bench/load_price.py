@@ -3,7 +3,7 @@ kept up with, at the rate that fills the engine, at a low one, and where nothing
 
 Two stacks side by side, each with one embedded engine and a core of its own, so that two arms run at the
 same time: whatever the machine does to one it does to the other. Both get the same workflows at the same
-times with the same pauses, and each arm has either stack as often. Prices are calibrated first, on one of them.
+times with the same pauses, and each arm has either stack as often. Prices are calibrated on the first.
 
 A workflow is one turn of the demo's menus: an offer, a person's pause, an act and its report. Each brings a
 key of its own: nothing is reused, so that all there is comes from running ahead. ``floor`` goes through a
