@@ -17,8 +17,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from dynbranch.bench.predictor_decisions import Decision, react, routing
-from dynbranch.bench.predictor_records import Records
 from dynbranch.bench.result import Tell
 from dynbranch.controller.core.predictors.entities import Entities
 from dynbranch.controller.core.predictors.port import Candidate, Question, TextKind
@@ -29,6 +27,8 @@ from dynbranch.demo.stack import Stack, StackOptions
 from dynbranch.demo.workloads import DECISION_TOKENS, decision_schema
 from dynbranch.domain.ids import Instant
 from dynbranch.domain.template import Origin, Output, Where
+from dynbranch.records.decisions import Decision, react, routing
+from dynbranch.records.loading import Records
 from dynbranch.rendering.outputs import GrowingOutput
 from dynbranch.rendering.selectors import Selector
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from dynbranch.bench.predictor_decisions import Decision, loosely, react
-from dynbranch.bench.predictor_records import load
 from dynbranch.controller.core.predictors.entities import FEATURES, found
+from dynbranch.records.decisions import Decision, loosely, react
+from dynbranch.records.loading import load
 
 PENALTY = 2.0
 STEPS = 600

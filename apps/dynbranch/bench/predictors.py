@@ -18,7 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dynbranch.bench.predictor_decisions import (
+from dynbranch.bench.predictor_visibility import visibility_figures
+from dynbranch.bench.result import Measured, Tell
+from dynbranch.controller.core.predictors.context import ContextRanker
+from dynbranch.controller.core.predictors.history import History
+from dynbranch.controller.core.predictors.offer import Offer
+from dynbranch.controller.core.predictors.port import Predictor, Question, Resolution
+from dynbranch.controller.core.predictors.rates import Mixture
+from dynbranch.demo.measures import Figure, median
+from dynbranch.domain.ids import Instant
+from dynbranch.records.decisions import (
     NEXT_INTENT,
     Decision,
     Same,
@@ -31,16 +40,7 @@ from dynbranch.bench.predictor_decisions import (
     strictly,
     subagents,
 )
-from dynbranch.bench.predictor_records import Records, load
-from dynbranch.bench.predictor_visibility import visibility_figures
-from dynbranch.bench.result import Measured, Tell
-from dynbranch.controller.core.predictors.context import ContextRanker
-from dynbranch.controller.core.predictors.history import History
-from dynbranch.controller.core.predictors.offer import Offer
-from dynbranch.controller.core.predictors.port import Predictor, Question, Resolution
-from dynbranch.controller.core.predictors.rates import Mixture
-from dynbranch.demo.measures import Figure, median
-from dynbranch.domain.ids import Instant
+from dynbranch.records.loading import Records, load
 
 TOP = (1, 2, 3)
 RESAMPLES = 2000

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 from dynbranch.bench import predictors as bench
-from dynbranch.bench.predictor_decisions import (
+from dynbranch.bench.predictor_visibility import ROUTER, THINKER, watched
+from dynbranch.bench.predictor_weights import fitted
+from dynbranch.controller.core.predictors.entities import FEATURES
+from dynbranch.controller.core.predictors.port import Question, Resolution, TextKind
+from dynbranch.domain.ids import Instant
+from dynbranch.records.decisions import (
     Decision,
     commands,
     dialogues,
@@ -18,12 +23,7 @@ from dynbranch.bench.predictor_decisions import (
     strictly,
     subagents,
 )
-from dynbranch.bench.predictor_records import SHIPPED, Records, load, tuned
-from dynbranch.bench.predictor_visibility import ROUTER, THINKER, watched
-from dynbranch.bench.predictor_weights import fitted
-from dynbranch.controller.core.predictors.entities import FEATURES
-from dynbranch.controller.core.predictors.port import Question, Resolution, TextKind
-from dynbranch.domain.ids import Instant
+from dynbranch.records.loading import SHIPPED, Records, load, tuned
 from unit.controller.predictors.questions import HERE, among
 
 

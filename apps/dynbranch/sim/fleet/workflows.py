@@ -44,7 +44,8 @@ class Decision:
     the branch opens, best first, and ``spent_s`` how long it takes. ``chains``: for each of ``ranked``
     and ``picked`` the calls that would follow; those of what is picked are equal in content to calls that
     the workflow really makes later. ``shown_at``: with which output token of a window ``decode`` the choice
-    can be read; None: not before its end.
+    can be read; None: not before its end. ``final``: nothing that follows can change what was
+    shown, and the branch resolves there.
     """
 
     point: str
@@ -53,6 +54,7 @@ class Decision:
     chains: Mapping[str, tuple[Call, ...]] = field(default_factory=_no_chains)
     spent_s: float = 0.0
     shown_at: int | None = None
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,15 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Workflow:
     """One running instance. ``at_s`` is when it begins; with a closed loop, that of none but the first few
-    counts. ``repeats``: the number of the earlier workflow that this one says again, word for word."""
+    counts. ``repeats``: the number of the earlier workflow that this one says again, word for word;
+    ``shares``: of one that has a part in common with it, on purpose."""
 
     number: int
     at_s: float
     tenant: str
     turns: tuple[Turn, ...]
     repeats: int | None = None
+    shares: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

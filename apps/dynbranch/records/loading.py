@@ -1,7 +1,8 @@
-"""Records of decisions that really fell: read from the package's own data or from a folder of more.
+"""Records of what really happened: decisions that fell, runs of agents, arrivals at services. Read from the
+package's own data or from a folder of more.
 
-``python -m dynbranch.bench.predictor_records FOLDER`` makes the package's data: of each record what the
-benchmark reads. Records with a share-alike licence get a folder of their own.
+``python -m dynbranch.records.loading FOLDER`` makes the package's data: of each record what benchmarks and
+the simulator read. Records with a share-alike licence get a folder of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from typing import Any
 SHIPPED = (Path(__file__).parent / "data", Path(__file__).parent / "data_share_alike")
 SUBAGENT_QUESTIONS = 400
 COMMAND_RUNS = 60
+ARRIVALS = 1000
+"""Of each trace."""
+FILES = ("routing", "react", "subagent", "hci", "commands", "arrivals")
 TUNED_SHARE = 0.4
 
 Record = dict[str, Any]
@@ -42,17 +46,18 @@ class Records:
     dialogues: tuple[Record, ...]
     menus: dict[str, tuple[str, ...]]
     runs: tuple[Record, ...]
+    arrivals: tuple[Record, ...] = ()
 
 
-def load(folder: Path | None = None) -> Records:
-    """Records in the order of their files. A file that is not there has none."""
+def load(folder: Path | None = None, files: Collection[str] = FILES) -> Records:
+    """Records in the order of their files, of those ``files``. A file that is not there has none."""
     folders = SHIPPED if folder is None else (folder,)
 
     def of(name: str, kind: str) -> Iterator[Record]:
-        for each in folders:
+        for each in folders if name in files else ():
             path = each / f"{name}.jsonl.gz"
             if path.exists():
-                yield from (record for record in _lines(path) if record["k"] == kind)
+                yield from (record for record in _lines(path) if kind in ("", record["k"]))
 
     return Records(
         where="package" if folder is None else "folder",
@@ -64,6 +69,7 @@ def load(folder: Path | None = None) -> Records:
         dialogues=tuple(of("hci", "d")),
         menus={r["key"]: tuple(r["opts"]) for r in of("hci", "menu")},
         runs=tuple(_with_known_commands(run) for run in of("commands", "traj")),
+        arrivals=tuple(of("arrivals", "")),
     )
 
 
@@ -98,7 +104,13 @@ def _routing(records: Iterable[Record]) -> Iterator[Record]:
     for record in records:
         if record["k"] == "req" and record["cat"] == "parallel_multiple":
             kept = _only(record, "k", "id", "cat", "user", "fns")
-            yield kept | {"steps": [_only(step, "h") for step in record["steps"]]}
+            yield kept | {"steps": [_called(step) for step in record["steps"]]}
+
+
+def _called(step: Record) -> Record:
+    """``d`` tells calls of one function apart by their arguments, of which no more is kept."""
+    made = json.dumps(step["a"], sort_keys=True, ensure_ascii=False)
+    return {"h": step["h"], "d": hashlib.sha256(made.encode()).hexdigest()[:10]}
 
 
 def _react(records: list[Record], source: str) -> Iterator[Record]:
@@ -116,7 +128,7 @@ def _react(records: list[Record], source: str) -> Iterator[Record]:
 def _subagent(records: Iterable[Record]) -> Iterator[Record]:
     questions = [record for record in records if record["k"] == "q"]
     for record in questions[:SUBAGENT_QUESTIONS]:
-        yield _only(record, "k", "id") | {"subs": [_only(sub, "sub") for sub in record["subs"]]}
+        yield _only(record, "k", "id") | {"subs": [_only(sub, "sub", "ref") for sub in record["subs"]]}
 
 
 def _hci(records: Iterable[Record]) -> Iterator[Record]:
@@ -133,8 +145,16 @@ def _commands(records: Iterable[Record]) -> Iterator[Record]:
     """By repository one after the other, so that few runs hold recurrences: without the commands' text."""
     runs = sorted(records, key=lambda run: hashlib.sha256(run["id"].encode()).hexdigest())[:COMMAND_RUNS]
     for run in sorted(runs, key=lambda run: str(run["id"])):
-        steps = [_only(step, "h", "n", "out") for step in run["steps"]]
+        steps = [_only(step, "h", "n", "pin", "out", "t") for step in run["steps"]]
         yield _only(run, "k", "id", "repo") | {"steps": steps}
+
+
+def _arrivals(records: Iterable[Record]) -> Iterator[Record]:
+    kept: dict[str, int] = {}
+    for record in records:
+        kept[record["k"]] = kept.get(record["k"], 0) + 1
+        if kept[record["k"]] <= ARRIVALS:
+            yield record
 
 
 def main() -> None:
@@ -152,6 +172,7 @@ def main() -> None:
         (free / "react.jsonl.gz", lambda: _react(react, "musique")),
         (free / "subagent.jsonl.gz", lambda: _subagent(source("subagent"))),
         (free / "commands.jsonl.gz", lambda: _commands(source("commands"))),
+        (free / "arrivals.jsonl.gz", lambda: _arrivals(source("arrivals"))),
         (share_alike / "react.jsonl.gz", lambda: _react(react, "hotpot")),
         (share_alike / "hci.jsonl.gz", lambda: _hci(source("hci"))),
     )

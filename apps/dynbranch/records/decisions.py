@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dynbranch.bench.predictor_records import Record, Records, tuned
 from dynbranch.controller.core.predictors.entities import same_name
 from dynbranch.controller.core.predictors.port import Candidate, Coordinate, Question, Text, TextKind
 from dynbranch.controller.core.predictors.words import name_words
+from dynbranch.records.loading import Record, Records, tuned
 
 TENANT = "bench"
 MENU_KINDS = ("OFFER_INTENT", "REQ_MORE", "CONFIRM", "OFFER", "VALUE")

@@ -1,0 +1,90 @@
+"""HCI: menus of the Schema-Guided Dialogue set. An assistant offers, a person thinks and picks, what was
+picked is done, and told. Of the offering turn the time does not count, and what is told can not run ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from itertools import groupby
+from random import Random
+
+from dynbranch.controller.core.predictors.offer import Offer
+from dynbranch.controller.core.predictors.port import Resolution
+from dynbranch.domain.ids import Instant
+from dynbranch.records.decisions import Decision, dialogues
+from dynbranch.sim.fleet.workflows import Call, Step, Turn
+from dynbranch.sim.workloads import shapes
+from dynbranch.sim.workloads.stories import Deck, Lending, Making, Story, decided
+
+_NOW = Instant(0.0)
+
+
+class HciWriter:
+    def __init__(self, making: Making) -> None:
+        self.making, numbers = making, making.numbers
+        self._predictor = Offer()
+        self._next: deque[Decision] = deque()
+        self.template = shapes.hci(making.branching_of("hci"))
+        menus = dialogues(making.records)
+        found = [list(group) for _, group in groupby(menus, key=lambda decision: decision.record)]
+        self._deck = Deck(found, f"hci {making.seed}")
+        self._width = making.width or numbers.of("hci", "width")
+        self._spent_s = numbers["hci.spent_s"]
+        self._gap_s = numbers["hci.gap_s"] if making.gap_s is None else making.gap_s
+        self._gap_spread = numbers["hci.gap_spread"]
+        self._lending = Lending(making.shared, Random(f"lent {making.seed}"))
+        self._tokens = {
+            stage: numbers.tokens(f"hci.{stage}") for stage in (shapes.OFFER, shapes.ACT, shapes.TELL)
+        }
+        self._talk = making.prefixes.shared(0, self._tokens[shapes.OFFER].system)
+        self._tell = making.prefixes.shared(1, self._tokens[shapes.TELL].system)
+
+    def write(self, number: int, lent: Story | None = None) -> Story:
+        if not self._next:
+            self._next.extend(self._deck.draw()[1])
+        menu = self._next.popleft()
+        picked = menu.selection
+        ranked = self._predictor.propose(menu.question, _NOW)[: self._width]
+        self._predictor.learn(Resolution(menu.question, (picked,)), _NOW)
+        offer = self._offer(number)
+        chains = {name: (self._act(number, name, offer),) for name in dict.fromkeys((*ranked, picked))}
+        borrowed = self._lending.parts(lent, 1)
+        if borrowed:
+            (act,) = borrowed[0]
+            chains[picked] = (act,)
+        (act,) = chains[picked]
+        decision = decided(shapes.PICK, picked, ranked, chains, self._spent_s)
+        offering = Turn((Step(offer, decision),), measured=False)
+        doing = Turn((Step(act), Step(self._told(number, act))), gap_s=self._thinks(number))
+        return Story((offering, doing), ((act,),))
+
+    def again(self, number: int, story: Story) -> Story:
+        offering, doing = story.turns
+        return Story((offering, replace(doing, gap_s=self._thinks(number))), story.parts)
+
+    def _thinks(self, number: int) -> float:
+        return self.making.lengths.seconds(self._gap_s, self._gap_spread, str(number))
+
+    def _offer(self, number: int) -> Call:
+        content = f"offer {number}"
+        tokens = self._tokens[shapes.OFFER]
+        prompt_tokens = tokens.system + self.making.lengths.prompt(tokens.prompt, content)
+        output_tokens = self._output(shapes.OFFER, content)
+        blocks = self.making.prefixes.conversation(self._talk, number, prompt_tokens, output_tokens)
+        return Call(shapes.OFFER, content, prompt_tokens, output_tokens, blocks)
+
+    def _act(self, number: int, name: str, offer: Call) -> Call:
+        """The conversation goes on with what was picked; its end is shared with nobody."""
+        content = f"act {number} {name}"
+        prompt_tokens = offer.prompt_tokens + offer.output_tokens
+        prompt_tokens += self.making.lengths.prompt(self._tokens[shapes.ACT].prompt, content)
+        return Call(shapes.ACT, content, prompt_tokens, self._output(shapes.ACT, content), offer.blocks)
+
+    def _told(self, number: int, act: Call) -> Call:
+        content = f"tell {number}"
+        tokens = self._tokens[shapes.TELL]
+        prompt_tokens = tokens.system + self.making.lengths.prompt(tokens.prompt, content) + act.output_tokens
+        return Call(shapes.TELL, content, prompt_tokens, self._output(shapes.TELL, content), self._tell)
+
+    def _output(self, stage: str, content: str) -> int:
+        return self.making.lengths.output(stage, self._tokens[stage].output, content)

@@ -1,0 +1,149 @@
+"""Routing: BFCL's ``parallel_multiple`` requests. A router chooses one of the request's functions, a handler
+writes the call, an executor plays it; once or twice; then the results are put together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from dynbranch.controller.core.predictors.context import ContextRanker
+from dynbranch.controller.core.predictors.port import Question, Resolution
+from dynbranch.domain.ids import Instant
+from dynbranch.records.decisions import routing
+from dynbranch.records.loading import Record
+from dynbranch.sim.fleet.workflows import Call, Step, Turn
+from dynbranch.sim.workloads import shapes
+from dynbranch.sim.workloads.stories import Deck, Lending, Making, Part, Showing, Story, decided
+
+_NOW = Instant(0.0)
+"""The built-in predictors go by order, not by time."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One decision of a record. ``ranked`` is None until it first comes."""
+
+    question: Question
+    picked: str
+    ranked: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """``made``: for each call of the request its function and what tells its arguments from others."""
+
+    id: str
+    made: tuple[tuple[str, str], ...]
+    asked: tuple[_Asked, ...]
+
+
+class RoutingWriter:
+    def __init__(self, making: Making) -> None:
+        self.making, numbers = making, making.numbers
+        self._predictor = ContextRanker()
+        self.template = shapes.routing(making.branching_of("routing"))
+        self._deck = Deck(list(_requests(making)), f"routing {making.seed}")
+        self._depths, self._weights = zip(*numbers["routing.depths"], strict=True)
+        self._depth = Random(f"depths routing {making.seed}")
+        self._width = making.width or numbers.of("routing", "width")
+        self._spent_s = numbers["routing.spent_s"]
+        self._showing = Showing.of(making, "routing")
+        self._lending = Lending(making.shared, Random(f"lent {making.seed}"))
+        stages = (shapes.ROUTE, shapes.HANDLE, shapes.EXECUTE, shapes.AGGREGATE)
+        self._tokens = {stage: numbers.tokens(f"routing.{stage}") for stage in stages}
+        self._begin = {
+            stage: making.prefixes.shared(place, self._tokens[stage].system)
+            for place, stage in enumerate(stages)
+        }
+
+    def write(self, number: int, lent: Story | None = None) -> Story:
+        time, request = self._deck.draw()
+        (depth,) = self._depth.choices(self._depths, self._weights)
+        asked = request.asked[:depth]
+        borrowed = self._lending.parts(lent, len(asked))
+        steps: list[Step] = []
+        parts: list[Part] = []
+        used: dict[str, int] = {}
+        said = self._first_prompt(shapes.ROUTE, f"{time}/{request.id}")
+        results = 0
+        for place, one in enumerate(asked):
+            ranked = self._ranked(one)
+            chains = {
+                name: self._chain(time, request, name, used.get(name, 0))
+                for name in dict.fromkeys((*ranked, one.picked))
+            }
+            if place in borrowed:
+                chains[one.picked] = borrowed[place]
+            route = self._talk(number, place, said)
+            shown_at = self._showing.at(route.output_tokens)
+            decision = decided(shapes.HANDLER, one.picked, ranked, chains, self._spent_s, shown_at)
+            part = chains[one.picked]
+            steps += [Step(route, decision), *map(Step, part)]
+            parts.append(part)
+            used[one.picked] = used.get(one.picked, 0) + 1
+            said += route.output_tokens + part[-1].output_tokens
+            results += part[-1].output_tokens
+        steps.append(Step(self._last(number, results)))
+        return Story((Turn(tuple(steps)),), tuple(parts))
+
+    def again(self, number: int, story: Story) -> Story:
+        return story
+
+    def _ranked(self, one: _Asked) -> tuple[str, ...]:
+        """A record that comes again is foretold as it was: to this predictor nothing has changed."""
+        if one.ranked is None:
+            one.ranked = self._predictor.propose(one.question, _NOW)[: self._width]
+            self._predictor.learn(Resolution(one.question, (one.picked,)), _NOW)
+        return one.ranked
+
+    def _chain(self, time: int, request: _Request, name: str, before: int) -> Part:
+        """The handler sees the request; the executor a call only, which other requests may make, too.
+        ``before``: how often the function was called already, each time with other arguments."""
+        calls = [told for function, told in request.made if function == name]
+        told = calls[before] if before < len(calls) else f"{request.id} {before}"
+        written = f"{time}/{request.id} {name} {before}"
+        return (
+            self._call(shapes.HANDLE, f"handle {written}"),
+            self._call(shapes.EXECUTE, f"execute {time}/{name} {told}"),
+        )
+
+    def _call(self, stage: str, content: str) -> Call:
+        prompt_tokens = self._first_prompt(stage, content)
+        return Call(stage, content, prompt_tokens, self._output(stage, content), self._begin[stage])
+
+    def _talk(self, number: int, place: int, said: int) -> Call:
+        """``said``: tokens of the conversation so far."""
+        content = f"route {number} {place}"
+        output_tokens = self._output(shapes.ROUTE, content)
+        begin = self._begin[shapes.ROUTE]
+        blocks = self.making.prefixes.conversation(begin, number, said, output_tokens)
+        return Call(shapes.ROUTE, content, said, output_tokens, blocks)
+
+    def _last(self, number: int, results: int) -> Call:
+        content = f"aggregate {number}"
+        prompt_tokens = self._first_prompt(shapes.AGGREGATE, content) + results
+        output_tokens = self._output(shapes.AGGREGATE, content)
+        return Call(shapes.AGGREGATE, content, prompt_tokens, output_tokens, self._begin[shapes.AGGREGATE])
+
+    def _first_prompt(self, stage: str, content: str) -> int:
+        tokens = self._tokens[stage]
+        return tokens.system + self.making.lengths.prompt(tokens.prompt, content)
+
+    def _output(self, stage: str, content: str) -> int:
+        return self.making.lengths.output(stage, self._tokens[stage].output, content)
+
+
+def _requests(making: Making) -> list[_Request]:
+    by_record: dict[str, list[_Asked]] = {}
+    for decision in routing(making.records):
+        by_record.setdefault(decision.record, []).append(_Asked(decision.question, decision.selection))
+    return [_request(record, by_record[record["id"]]) for record in making.records.routing if record["steps"]]
+
+
+def _request(record: Record, asked: list[_Asked]) -> _Request:
+    # Without its arguments a call is this request's own.
+    made = tuple(
+        (step["h"], str(step.get("d") or f"{record['id']} {place}"))
+        for place, step in enumerate(record["steps"])
+    )
+    return _Request(record["id"], made, tuple(asked))

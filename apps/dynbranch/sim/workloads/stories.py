@@ -1,0 +1,153 @@
+"""What is common to those who make workflows of records: order, decisions, and what can be shared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from random import Random
+from typing import Generic, Protocol, TypeVar
+
+from dynbranch.domain.template import Branching, Template
+from dynbranch.records.loading import Records
+from dynbranch.sim.fleet.workflows import Call, Decision, Turn
+from dynbranch.sim.workloads.published import Numbers
+from dynbranch.sim.workloads.sizes import Lengths, Prefixes
+
+T = TypeVar("T")
+
+Part = tuple[Call, ...]
+"""What follows one selection: another workflow may need exactly the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What a workflow says, whenever it begins."""
+
+    turns: tuple[Turn, ...]
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What stories are made from.
+
+    ``shown``: which verdict counts as a choice that shows in a decode, ``told`` (the stream predictor's) or
+    ``certain`` (the selector's); ``never``: none. ``shared``: how much of a story is another's where they
+    overlap, 0: one part. ``width``: candidates at most, None: as the file says.
+    """
+
+    records: Records
+    numbers: Numbers
+    lengths: Lengths
+    seed: int
+    prefixes: Prefixes = field(default_factory=Prefixes)
+    shown: str = "told"
+    branching: Branching | None = None
+    gap_s: float | None = None
+    shared: float = 0.0
+    width: int | None = None
+
+    def branching_of(self, workload: str) -> Branching:
+        return self.branching or Branching(self.numbers[f"{workload}.branching"])
+
+
+class Writer(Protocol):
+    """Makes the workflows of one type. Predictions are asked and taught in the order of the stories."""
+
+    @property
+    def template(self) -> Template: ...
+
+    def write(self, number: int, lent: Story | None = None) -> Story:
+        """The next record of the stream. ``lent``: some part of that story is a part of this one, too."""
+        ...
+
+    def again(self, number: int, story: Story) -> Story:
+        """The same contents at another time: what a person takes to think is not the same."""
+        ...
+
+
+class Deck(Generic[T]):
+    """Records in an order drawn by seed; when all have come, they come again in another order."""
+
+    def __init__(self, records: Sequence[T], what: str) -> None:
+        if not records:
+            raise ValueError(f"there are no records of {what}")
+        self._records = records
+        self._what = what
+        self._order: list[int] = []
+        self._round = -1
+
+    def draw(self) -> tuple[int, T]:
+        """Which time around it is, and a record."""
+        if not self._order:
+            self._round += 1
+            self._order = list(range(len(self._records)))
+            Random(f"order {self._what} {self._round}").shuffle(self._order)
+        return self._round, self._records[self._order.pop()]
+
+
+class Decks(Generic[T]):
+    """Records by their depth, which is drawn by weight."""
+
+    def __init__(
+        self, records: Mapping[int, Sequence[T]], depths: Iterable[tuple[int, float]], what: str
+    ) -> None:
+        there = [(depth, weight) for depth, weight in depths if records.get(depth)]
+        self._depths = [depth for depth, _ in there]
+        self._weights = [weight for _, weight in there]
+        self._decks = {depth: Deck(records[depth], f"{what} of {depth}") for depth in self._depths}
+        self._chance = Random(f"depths {what}")
+        if not there:
+            raise ValueError(f"there are no records of {what}")
+
+    def draw(self) -> tuple[int, T]:
+        (depth,) = self._chance.choices(self._depths, self._weights)
+        return self._decks[depth].draw()
+
+
+@dataclass(slots=True)
+class Showing:
+    """With which token of a decode its choice shows: shares measured on real decodes, drawn evenly."""
+
+    shares: Sequence[float]
+    chance: Random
+
+    @classmethod
+    def of(cls, making: Making, workload: str) -> Showing:
+        shares = () if making.shown == "never" else making.numbers[f"{workload}.{making.shown}"]
+        return cls(shares, Random(f"shown {making.seed}"))
+
+    def at(self, output_tokens: int) -> int | None:
+        if not self.shares:
+            return None
+        index = ceil(self.chance.choice(self.shares) * output_tokens) - 1
+        return index if index < output_tokens - 1 else None
+
+
+@dataclass(slots=True)
+class Lending:
+    """Which parts of a story are another's. ``parts``: by their place in the story that borrows."""
+
+    shared: float
+    chance: Random
+
+    def parts(self, lent: Story | None, places: int) -> dict[int, Part]:
+        if lent is None or not lent.parts or not places:
+            return {}
+        most = max(1, ceil(self.shared * places))
+        count = min(most, places, len(lent.parts))
+        taken = self.chance.sample(lent.parts, count)
+        return dict(zip(self.chance.sample(range(places), count), taken, strict=True))
+
+
+def decided(
+    point: str,
+    picked: str,
+    ranked: Sequence[str],
+    chains: Mapping[str, tuple[Call, ...]],
+    spent_s: float,
+    shown_at: int | None = None,
+) -> Decision:
+    """``picked`` may be empty: nothing follows."""
+    return Decision(point, (picked,) if picked else (), tuple(ranked), chains, spent_s, shown_at)
