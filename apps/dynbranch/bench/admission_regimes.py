@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from dynbranch.controller.core.pricing.gate import FillEnd, Gate, Offer, StageUse
+from dynbranch.controller.core.pricing.gate import FillEnd, Gate, Offer
 from dynbranch.controller.core.pricing.load import Reading
 from dynbranch.controller.core.pricing.returns import ClassKey
+from dynbranch.controller.core.pricing.trials import StageUse
 from dynbranch.domain.ids import BranchId, FillId, Instant, TrialId
 
 KEY: Final[ClassKey] = ("tenant", "workflow", "decision")

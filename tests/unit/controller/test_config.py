@@ -18,10 +18,8 @@ def read(**environ: str) -> ControllerSettings:
 def test_branches_are_priced_unless_told_otherwise() -> None:
     settings = read()
     controls = settings.controls()
-    assert settings.prices() and controls.policy is PolicyName.PRICED
+    assert controls.policy is PolicyName.PRICED
     assert (controls.policies, controls.engine_s, controls.dryrun) == ({}, None, False)
-    assert not read(POLICY="always").prices()
-    assert read(POLICY="always", POLICIES="routing=priced").prices()
 
 
 def test_policies_and_budgets_are_written_by_place() -> None:

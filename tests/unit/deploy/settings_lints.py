@@ -78,8 +78,10 @@ def termination(objects: Sequence[Manifest]) -> Iterator[str]:
 
 
 def storage(objects: Sequence[Manifest]) -> Iterator[str]:
-    """One writer, one volume that outlives the pod, and a directory of its own on it."""
+    """Of the store one writer, one volume that outlives the pod, and a directory of its own on it."""
     for pod, container, service, _, settings in starting(objects):
+        if service == "controller":
+            yield from _keeps_what_it_learned(pod, container, str(settings.learned))
         if service != "csl":
             continue
         spec = pod.owner["spec"]
@@ -87,22 +89,39 @@ def storage(objects: Sequence[Manifest]) -> Iterator[str]:
             yield f"{pod.title}: two stores may run at once during an update"
         if spec.get("replicas") != 1:
             yield f"{pod.title}: a store has one writer, and this has {spec.get('replicas')} replicas"
-        claims = {one["metadata"]["name"]: one["spec"] for one in spec.get("volumeClaimTemplates") or []}
-        kept = spec.get("persistentVolumeClaimRetentionPolicy", {})
-        if "Delete" in kept.values():
+        if "Delete" in spec.get("persistentVolumeClaimRetentionPolicy", {}).values():
             yield f"{pod.title}: its volume is deleted with it"
-        for claim in claims.values():
+        for claim in _claims(pod).values():
             if claim["accessModes"] != ["ReadWriteOncePod"]:
                 yield f"{pod.title}: two pods may mount its volume"
         if pod.spec.get("securityContext", {}).get("fsGroupChangePolicy") != "OnRootMismatch":
             yield f"{pod.title}: its files change owner at each start, as those of a copy do"
         directory = PurePosixPath(str(settings.data_dir))
-        mounts = [
-            PurePosixPath(m["mountPath"]) for m in container.get("volumeMounts", []) if m["name"] in claims
-        ]
-        if not any(mount in directory.parents for mount in mounts):
+        if not _is_kept(directory, pod, container):
             yield f"{pod.title}: {directory} is not below a volume that is kept"
     yield from _job_claims(objects)
+
+
+def _keeps_what_it_learned(pod: Pod, container: Manifest, file: str) -> Iterator[str]:
+    if not file:
+        yield f"{pod.title}: it begins anew at each start, no file keeps what it has learned"
+    elif not _is_kept(PurePosixPath(file), pod, container):
+        yield f"{pod.title}: {file} is not below a volume that is kept"
+
+
+def _claims(pod: Pod) -> dict[str, Manifest]:
+    templates = pod.owner["spec"].get("volumeClaimTemplates") or []
+    return {one["metadata"]["name"]: one["spec"] for one in templates}
+
+
+def _is_kept(path: PurePosixPath, pod: Pod, container: Manifest) -> bool:
+    kept = _claims(pod)
+    mounts = [
+        PurePosixPath(mount["mountPath"])
+        for mount in container.get("volumeMounts", [])
+        if mount["name"] in kept
+    ]
+    return any(mount in path.parents for mount in mounts)
 
 
 def _job_claims(objects: Sequence[Manifest]) -> Iterator[str]:

@@ -93,7 +93,7 @@ def policy(name: str, *path: str | int) -> Place:
 
 GATEWAY, CONTROLLER, CSL, ENGINE = (
     "Deployment/gateway",
-    "Deployment/controller",
+    "StatefulSet/controller",
     "StatefulSet/csl",
     "StatefulSet/engine",
 )
@@ -230,6 +230,8 @@ FAULTS: list[tuple[str, Plant, str]] = [
     ("volumes", Place(ENGINE, "spec", "volumeClaimTemplates").set([]), "mounts models"),
     ("storage", config("csl", "DYNBRANCH_CSL_DATA_DIR").set("/tmp/store"), "not below"),
     ("storage", config("csl", "DYNBRANCH_CSL_DATA_DIR").set("/var/lib/dynbranch"), "not below"),
+    ("storage", config("controller", "DYNBRANCH_CONTROLLER_LEARNED").remove(), "begins anew"),
+    ("storage", config("controller", "DYNBRANCH_CONTROLLER_LEARNED").set("/tmp/learned.json"), "not below"),
     ("storage", Place(CSL, "spec", "replicas").set(2), "one writer"),
     (
         "storage",

@@ -311,6 +311,7 @@ class Branching:
         those that run, and runs none until it is started again. Requests are served as before."""
         _log.error("no fills run ahead any more: %s. %s Then start this one again.", why, why.advice)
         self._stood_down = True
+        self._metrics.stood_down()
         keys = tuple(sorted(self._work))
         if keys:
             fills = tuple(dict.fromkeys(key.fill_id for key in keys))

@@ -49,7 +49,7 @@ class ControllerSettings(BaseSettings):
     )
     dryrun: bool = Field(False, description="decide and record, and let nothing run ahead")
     learned: str = Field(
-        "", description="file in which 'priced' keeps what it has learned; empty: it begins anew"
+        "", description="file of what admission learned and tenants have used; empty: both begin anew"
     )
     price_curve: str = Field(
         "", description="prices of the engines, a file of 'dynbranch calibrate'; empty: the built-in ones"
@@ -92,10 +92,6 @@ class ControllerSettings(BaseSettings):
             engine_s_of=self.engine_s_of,
             dryrun=self.dryrun,
         )
-
-    def prices(self) -> bool:
-        """Whether any branch is decided on by prices."""
-        return PolicyName.PRICED in (self.policy, *self.policies.values())
 
     def quota(self) -> Quota:
         return Quota(self.fill_slots, self.fill_tokens, self.fill_placement)

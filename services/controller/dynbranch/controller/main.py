@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from dynbranch.clients.csl import GrpcCsl
 from dynbranch.clients.engine_agent import GrpcEngineAgent
@@ -17,6 +16,7 @@ from dynbranch.controller.branch_server import branch_service
 from dynbranch.controller.branching import Branching
 from dynbranch.controller.config import ControllerSettings
 from dynbranch.controller.core.branches.book import BranchBook
+from dynbranch.controller.core.branches.budgets import Ledger
 from dynbranch.controller.core.branches.controls import controlled
 from dynbranch.controller.core.journal import Journal
 from dynbranch.controller.core.pricing.gate import Gate
@@ -80,11 +80,14 @@ async def _branching(
     factories = await _factories(settings, stack)
     timings = Timings(stage_s=settings.stage_timeout_s)
     runner = Runner(store, agents, clock, new_id=new_id, timings=timings, epoch=epoch_of(clock, new_id()))
-    gate, keep = await _gate(settings, clock, stack)
+    learned = await _learned(settings, clock)
+    if settings.learned:
+        # After the branches have ended.
+        stack.push_async_callback(learned.write)
     branching = await stack.enter_async_context(
         Branching(
             BranchBook(
-                controlled(settings.controls(), gate),
+                controlled(settings.controls(), learned.gate, learned.ledger),
                 bounds=settings.bounds(),
                 quota=settings.quota(),
             ),
@@ -100,30 +103,30 @@ async def _branching(
             clock=clock,
         )
     )
-    if keep is not None:
-        branching.tasks.spawn(keep, name="what admission has learned")
+    if settings.learned:
+        branching.tasks.spawn(learned.keep(), name="what admission has learned")
     return branching
 
 
-async def _gate(
-    settings: ControllerSettings, clock: Clock, stack: AsyncExitStack
-) -> tuple[Gate, Coroutine[Any, Any, NoReturn] | None]:
-    """The gate of the policy that prices, and what keeps it in its file."""
-    fresh = partial(
-        Gate,
-        curves=_curves(settings),
-        seed=settings.audit_seed,
-        exact=settings.exact_order,
-        judges=settings.action0,
-        fixed_threshold=settings.fixed_threshold,
+async def _learned(settings: ControllerSettings, clock: Clock) -> Learned:
+    """The gate of the policy that prices, and what tenants have used. Without a file they begin anew."""
+    controls = settings.controls()
+    learned = Learned(
+        Path(settings.learned),
+        clock,
+        gate=partial(
+            Gate,
+            curves=_curves(settings),
+            seed=settings.audit_seed,
+            exact=settings.exact_order,
+            judges=settings.action0,
+            fixed_threshold=settings.fixed_threshold,
+        ),
+        ledger=partial(Ledger, controls.engine_s, controls.engine_s_of),
     )
-    if not settings.learned or not settings.prices():
-        return fresh(), None
-    learned = Learned(Path(settings.learned), clock)
-    gate = await learned.gate(fresh)
-    # After the branches have ended.
-    stack.push_async_callback(learned.write, gate)
-    return gate, learned.keep(gate)
+    if settings.learned:
+        await learned.take_up()
+    return learned
 
 
 def _curves(settings: ControllerSettings) -> PriceCurves | None:

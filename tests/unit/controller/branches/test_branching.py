@@ -247,6 +247,8 @@ async def test_of_two_controllers_of_a_store_the_newer_one_fills_and_the_older_s
             await shadowed(newer, "right")
             assert isinstance(await newer.demand("Go right"), Hit)
             await newer.until(lambda: newer.states()["right"][0] == "promoted")
+            down = [one.registry.get_sample_value("dynbranch_stood_down") for one in (older, newer)]
+            assert down == [1, 0]
     said = [record for record in caplog.records if record.levelname == "ERROR"]
     assert len(said) == 1 and "Stop one of the two controllers" in said[0].getMessage()
 

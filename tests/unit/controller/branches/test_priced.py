@@ -241,7 +241,8 @@ async def test_beside_the_store_and_the_agent_it_learns_what_was_saved(tmp_path:
         text = generate_latest(there.registry).decode()
         place = 'decision_point="way",workflow_type="ways"'
         assert f"dynbranch_admission_probability_count{{{place}}} 6.0" in text
-        assert f"dynbranch_admission_utility_ms_count{{{place}}} 6.0" in text
+        for number in ("utility_ms", "gain_ms", "cost_ms", "threshold", "rho_h", "o_fill", "o_kv"):
+            assert f"dynbranch_admission_{number}_count{{{place}}} 6.0" in text
         await there.empty()
 
 

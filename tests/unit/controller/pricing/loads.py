@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 from dynbranch.controller.core.pricing.constants import Constants
-from dynbranch.controller.core.pricing.gate import FillEnd, Gate, Offer, Opening, StageUse
+from dynbranch.controller.core.pricing.gate import FillEnd, Gate, Offer, Opening
 from dynbranch.controller.core.pricing.load import Reading, View
 from dynbranch.controller.core.pricing.ordering import Priced
 from dynbranch.controller.core.pricing.prices import Footprint
 from dynbranch.controller.core.pricing.returns import ClassKey
+from dynbranch.controller.core.pricing.trials import StageUse
 from dynbranch.domain.ids import BranchId, FillId, Instant, TrialId
 from hypothesis import strategies as st
 

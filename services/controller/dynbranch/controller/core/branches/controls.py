@@ -19,22 +19,21 @@ from dynbranch.controller.core.branches.admission import (
     Static,
     Verdict,
 )
+from dynbranch.controller.core.branches.budgets import Budgeted, Ledger
 from dynbranch.controller.core.branches.experience import (
     BranchOver,
     Experience,
     FillDemanded,
     FillOver,
     StageExecuted,
-    StageOver,
 )
 from dynbranch.controller.core.branches.priced import LoadPriced
 from dynbranch.controller.core.predictors.port import Coordinate
 from dynbranch.controller.core.pricing.gate import Gate
+from dynbranch.controller.core.pricing.trials import StageUse
 from dynbranch.domain.ids import Instant, TrialId
 from dynbranch.domain.template import Branching
 
-HOUR_S = 3600.0
-MOST_TENANTS = 4096
 MOST_REHEARSED = 16_384
 """Branches under way whose fills would have run."""
 MOST_STAGES = 4096
@@ -55,15 +54,16 @@ class Controls:
     dryrun: bool = False
 
 
-def controlled(controls: Controls, gate: Gate | None = None) -> Admission:
+def controlled(controls: Controls, gate: Gate | None = None, ledger: Ledger | None = None) -> Admission:
     gate = gate or Gate()
     names = {controls.policy, *controls.policies.values()}
     made = {name: _policy(name, controls.width, gate) for name in names}
     admission = made[controls.policy]
     if controls.policies:
         admission = PerPlace(admission, {place: made[name] for place, name in controls.policies.items()})
-    if controls.engine_s is not None or controls.engine_s_of:
-        admission = Budgeted(admission, controls.engine_s, controls.engine_s_of)
+    ledger = ledger or Ledger(controls.engine_s, controls.engine_s_of)
+    if ledger.bounds:
+        admission = Budgeted(admission, ledger)
     return DryRun(admission) if controls.dryrun else admission
 
 
@@ -108,63 +108,6 @@ class PerPlace:
             if place in self._places:
                 return self._places[place]
         return self._default
-
-
-@dataclass(slots=True)
-class _Spent:
-    level_s: float
-    at: Instant
-
-
-class Budgeted:
-    """A leaking bucket per tenant: what its fills have used fills it when they end, an hour empties it."""
-
-    def __init__(self, inner: Admission, engine_s: float | None, engine_s_of: Mapping[str, float]) -> None:
-        self._inner = inner
-        self._engine_s = engine_s
-        self._engine_s_of = dict(engine_s_of)
-        self._spent: OrderedDict[str, _Spent] = OrderedDict()
-
-    def open(self, asked: Asked, load: LoadView) -> Decision:
-        budget_s, spent_s = self._of(asked.coordinate.tenant, asked.now)
-        if budget_s is not None and spent_s >= budget_s:
-            numbers = (("budget_s", budget_s), ("spent_s", spent_s))
-            return Decision(False, "its tenant's engine seconds are spent", numbers)
-        return self._inner.open(asked, load)
-
-    def admit(self, asked: Asked, offered: Sequence[Offered], load: LoadView) -> tuple[Verdict, ...]:
-        budget_s, spent_s = self._of(asked.coordinate.tenant, asked.now)
-        if budget_s is not None and spent_s >= budget_s:
-            numbers = (("budget_s", budget_s), ("spent_s", spent_s))
-            reason = "its tenant's engine seconds are spent"
-            return tuple(Verdict(one.selection, False, reason, numbers) for one in offered)
-        return self._inner.admit(asked, offered, load)
-
-    def hear(self, news: Experience, now: Instant) -> None:
-        if isinstance(news, FillOver):
-            self._spend(news.coordinate.tenant, news.used_ms / 1000, now)
-        self._inner.hear(news, now)
-
-    def validate_state(self) -> None:
-        self._inner.validate_state()
-        assert len(self._spent) <= MOST_TENANTS
-        assert all(spent.level_s >= 0 for spent in self._spent.values())
-
-    def _of(self, tenant: str, now: Instant) -> tuple[float | None, float]:
-        budget_s = self._engine_s_of.get(tenant, self._engine_s)
-        spent = self._spent.get(tenant)
-        if budget_s is None or spent is None:
-            return budget_s, 0.0
-        return budget_s, max(0.0, spent.level_s - budget_s * (now - spent.at) / HOUR_S)
-
-    def _spend(self, tenant: str, used_s: float, now: Instant) -> None:
-        budget_s, left_s = self._of(tenant, now)
-        if budget_s is None:
-            return
-        self._spent[tenant] = _Spent(left_s + used_s, now)
-        self._spent.move_to_end(tenant)
-        while len(self._spent) > MOST_TENANTS:
-            self._spent.popitem(last=False)
 
 
 @dataclass(slots=True)
@@ -256,7 +199,7 @@ class DryRun:
             # A loser of an exclusive branch ends with it.
             if one.exclusive and not won:
                 run_ms = min(run_ms, max(0.0, left_ms - used_ms))
-            stages.append(StageOver(stage, run_ms))
+            stages.append(StageUse(stage, run_ms))
             used_ms += run_ms
         total = self.total
         total.fills += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dynbranch.controller.core.predictors.port import Coordinate
+from dynbranch.controller.core.pricing.trials import StageUse
 from dynbranch.domain.ids import FillId, TrialId
 
 
@@ -96,16 +97,6 @@ class FillDemanded:
 
 
 @dataclass(frozen=True, slots=True)
-class StageOver:
-    """``wait_ms``: how long a demand followed it while it ran; ``abandoned``: for nothing."""
-
-    stage: str
-    used_ms: float
-    wait_ms: float | None = None
-    abandoned: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class FillOver:
     """Its branch has resolved, too. ``selected`` is None where the selection can not be told. ``ran``: at
     least one stage was executed for it."""
@@ -113,7 +104,7 @@ class FillOver:
     trial_id: TrialId
     fill_id: FillId
     coordinate: Coordinate
-    stages: tuple[StageOver, ...]
+    stages: tuple[StageUse, ...]
     selected: bool | None
     consumed: bool
     saved_ms: float

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from dynbranch.controller.core.branches.admission import LoadView
-from dynbranch.controller.core.branches.experience import FillOver, StageOver
+from dynbranch.controller.core.branches.experience import FillOver
 from dynbranch.controller.core.branches.lifecycle import FILL_ENDS, FillMove, FillState
 from dynbranch.controller.core.branches.messages import (
     AbortGeneration,
@@ -34,6 +34,7 @@ from dynbranch.controller.core.branches.messages import (
 )
 from dynbranch.controller.core.branches.records import Branch, Fill, StageRun
 from dynbranch.controller.core.branches.reservations import Quota, Reservations
+from dynbranch.controller.core.pricing.trials import StageUse
 from dynbranch.domain.fills import DiscardReason, Settlement, SettlementKind
 from dynbranch.domain.ids import BranchId, FillId, Instant
 from dynbranch.domain.reuse import Identity, Incarnation
@@ -416,11 +417,11 @@ def _time_adoption(stage: StageRun, before: FillState, now: Instant) -> None:
         stage.adoption_over = now
 
 
-def _stage_over(stage: StageRun) -> StageOver:
+def _stage_over(stage: StageRun) -> StageUse:
     wait_ms = None
     if stage.adopted is not None and stage.adoption_over is not None:
         wait_ms = (stage.adoption_over - stage.adopted) * 1000
-    return StageOver(stage.stage, stage.used_ms, wait_ms, stage.state is FillState.FAILED)
+    return StageUse(stage.stage, stage.used_ms, wait_ms, stage.state is FillState.FAILED)
 
 
 def fill_id_of(branch_id: BranchId, selection: str) -> FillId:

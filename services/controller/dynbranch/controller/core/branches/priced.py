@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from dynbranch.controller.core.branches.admission import (
@@ -29,7 +30,7 @@ from dynbranch.controller.core.branches.experience import (
 )
 from dynbranch.controller.core.predictors.port import Coordinate
 from dynbranch.controller.core.pricing.estimates import SEEN
-from dynbranch.controller.core.pricing.gate import FillEnd, Gate, Offer, Opening, StageUse
+from dynbranch.controller.core.pricing.gate import FillEnd, Gate, Offer, Opening
 from dynbranch.controller.core.pricing.load import Reading
 from dynbranch.controller.core.pricing.ordering import Priced
 from dynbranch.controller.core.pricing.returns import ClassKey
@@ -159,11 +160,10 @@ def _reading(engine: EngineLoad, coming: int) -> Reading:
 
 def _end(over: FillOver) -> FillEnd:
     stages = tuple(
-        StageUse(
-            one.stage,
-            _sane(one.used_ms),
-            None if one.wait_ms is None else _sane(one.wait_ms),
-            one.abandoned,
+        replace(
+            one,
+            used_ms=_sane(one.used_ms),
+            wait_ms=None if one.wait_ms is None else _sane(one.wait_ms),
         )
         for one in over.stages
     )

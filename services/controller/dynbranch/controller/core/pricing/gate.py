@@ -23,7 +23,7 @@ from dynbranch.controller.core.pricing.ordering import (
 )
 from dynbranch.controller.core.pricing.prices import Footprint, PriceCurves, prior_curves
 from dynbranch.controller.core.pricing.returns import Classes, ClassKey, Context, Score, context_of
-from dynbranch.controller.core.pricing.trials import FillAccount, Trials
+from dynbranch.controller.core.pricing.trials import FillAccount, StageUse, Trials
 from dynbranch.domain.ids import BranchId, FillId, Instant, TrialId
 
 _NOTHING = Score(0.0, 0.0)
@@ -55,17 +55,6 @@ class Offer:
     workflow_type_id: str
     stages: tuple[str, ...]
     engines: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StageUse:
-    """What became of one stage of a fill. ``wait_ms``: how long its demand followed it; ``abandoned``: for
-    nothing."""
-
-    stage: str
-    used_ms: float
-    wait_ms: float | None = None
-    abandoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,17 @@ from dynbranch.controller.core.pricing.returns import Classes, ClassKey, ClassMo
 from dynbranch.domain.ids import FillId, Instant, TrialId
 
 
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """What became of one stage of a fill. ``wait_ms``: how long its demand followed it while it ran;
+    ``abandoned``: for nothing."""
+
+    stage: str
+    used_ms: float
+    wait_ms: float | None = None
+    abandoned: bool = False
+
+
 @dataclass(slots=True)
 class FillAccount:
     """``expected_ms`` is (1 - p) C as recorded at reservation, ``prices`` beta(V') there. Each stage is a
