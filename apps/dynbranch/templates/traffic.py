@@ -7,6 +7,10 @@
 ``text``, ``calls`` and ``finish``; or ``items``, the engine's chunks as texts. ``reads`` are the records that
 the request declared to read. All but type, workflow, target and body may be missing; without ``done_ms`` an
 answer came before the next request.
+
+A gateway adds what a replay needs: ``tenant``, ``parent_id``, the reuse ``name``, ``selections``, counts of
+tokens and ``execution_ms``. One that keeps no bodies writes ``body_sha256`` in place of ``body``, and digests
+of what was selected and read: such a file can be replayed, and templates can not be held against it.
 """
 
 from __future__ import annotations
@@ -17,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dynbranch.domain.events import Selection
 from dynbranch.domain.template import Output, StageKind, ToolCall
 from dynbranch.naming.assembly import MalformedLog
 from dynbranch.rendering.outputs import output_of
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 
 class TrafficInvalid(Exception):
@@ -44,6 +49,17 @@ class Exchange:
     done_ms: float | None = None
     outcome: str = ""
     reads: tuple[str, ...] | None = None
+    name: str = ""
+    """The reuse name in hexadecimal digits; empty where the request is not reused, or that was not told."""
+    tenant: str = ""
+    parent_id: str = ""
+    selections: tuple[Selection, ...] = ()
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    execution_ms: float | None = None
+    """Of the generation, whoever had paid for it."""
+    failed: bool = False
+    body_sha256: str = ""
 
 
 class _Call(BaseModel):
@@ -62,6 +78,14 @@ class _Output(BaseModel):
     finish: str = ""
 
 
+class _Selection(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    point: str
+    chosen: list[str] = []
+    ambiguous: bool = False
+
+
 class _Line(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
@@ -69,7 +93,8 @@ class _Line(BaseModel):
     workflow_id: str
     kind: Literal["chat", "tool"] = "chat"
     target: str
-    body: str
+    body: str | None = None
+    body_sha256: str = ""
     stage: str = ""
     agent_id: str = ""
     output: str | _Output | None = None
@@ -78,14 +103,35 @@ class _Line(BaseModel):
     done_ms: float | None = None
     outcome: str = ""
     reads: list[str] | None = None
+    name: str = ""
+    tenant: str = ""
+    parent_id: str = ""
+    selections: list[_Selection] = []
+    prompt_tokens: int = Field(0, ge=0)
+    output_tokens: int = Field(0, ge=0)
+    execution_ms: float | None = Field(None, ge=0)
+    failed: bool = False
 
 
 def read_traffic(path: Path) -> list[Exchange]:
-    """Raises TrafficInvalid, OSError."""
+    """Where every body was kept. Raises TrafficInvalid, OSError."""
+    exchanges = read_arrivals(path)
+    for number, exchange in enumerate(exchanges, 1):
+        if exchange.body_sha256:
+            raise TrafficInvalid(
+                f"{path}: request {number} was recorded without its body: record with "
+                "DYNBRANCH_GATEWAY_RECORD_BODIES=kept"
+            )
+    return exchanges
+
+
+def read_arrivals(path: Path) -> list[Exchange]:
+    """Bodies may be missing. What stands after the last line break is being written. Raises TrafficInvalid,
+    OSError."""
     exchanges = []
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if line.strip():
+            if line.strip() and (line.endswith(b"\n") or _is_whole(line)):
                 exchanges.append(_exchange(line, f"{path}:{number}"))
     return exchanges
 
@@ -147,10 +193,20 @@ def events(exchanges: list[Exchange]) -> Iterator[Event]:
     yield from (Event(n, e, answered=True) for _, n, e in sorted(waiting, key=lambda w: w[:2]))
 
 
-def _exchange(line: str, place: str) -> Exchange:
+def _is_whole(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _exchange(line: bytes, place: str) -> Exchange:
     try:
         read = _Line.model_validate_json(line)
         output = _output(read)
+        if read.body is None and not read.body_sha256:
+            raise TrafficInvalid(f"{place}: body: it is missing")
     except ValidationError as error:
         first = error.errors()[0]
         what = ".".join(str(part) for part in first["loc"])
@@ -164,7 +220,7 @@ def _exchange(line: str, place: str) -> Exchange:
         workflow_id=read.workflow_id,
         kind=StageKind(read.kind),
         target=read.target,
-        body=read.body.encode(),
+        body=(read.body or "").encode(),
         output=output,
         stage=read.stage,
         agent_id=read.agent_id,
@@ -172,6 +228,15 @@ def _exchange(line: str, place: str) -> Exchange:
         done_ms=read.done_ms,
         outcome=read.outcome,
         reads=None if read.reads is None else tuple(read.reads),
+        name=read.name,
+        tenant=read.tenant,
+        parent_id=read.parent_id,
+        selections=tuple(Selection(one.point, tuple(one.chosen), one.ambiguous) for one in read.selections),
+        prompt_tokens=read.prompt_tokens,
+        output_tokens=read.output_tokens,
+        execution_ms=read.execution_ms,
+        failed=read.failed,
+        body_sha256=read.body_sha256,
     )
 
 

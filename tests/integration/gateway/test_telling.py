@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from dynbranch.gateway.listening import MAX_OUTPUT_CHARACTERS, ChoiceWatch
 from dynbranch.gateway.telling import TemplateInForce
 from dynbranch.rendering.telling import read_output
 from dynbranch.runtime import telemetry
-from dynbranch.templates.traffic import read_traffic
 from integration.gateway.fills import (
     ACT,
     DECIDE,
@@ -28,7 +26,6 @@ from integration.gateway.fills import (
     running_fill,
     serve,
     templated,
-    told,
     told_arrivals,
     told_choices,
     told_outcomes,
@@ -296,44 +293,3 @@ async def test_without_a_controller_there_are_no_branches(world: World) -> None:
     assert (answer.status, answer.error["code"]) == (503, "controller_unreachable")
     async with running_world(Plan({"enabled": False, "engine_url": "http://127.0.0.1:1"})) as disabled:
         assert (await disabled.get("/dynbranch/v1/branches")).error["code"] == "no_controller"
-
-
-# -- recording ---------------------------------------------------------------------------------------------
-
-
-async def test_traffic_is_recorded_as_the_template_tools_read_it(tmp_path: Path) -> None:
-    file = tmp_path / "traffic.jsonl"
-    async with running_world(Plan({"record": str(file), "record_types": ("picks",)})) as world:
-        world.engine.writer = says(*CHOICE)
-        await serve(world, DECIDE, **{"x-dynbranch-reads": "passages/1"})
-        await decide(world, STREAMED)
-        await world.post("/dynbranch/v1/tools/search", b'{"query":"x"}', WORKFLOW)
-        await serve(world, ACT, **{"x-dynbranch-workflow-type": "other"})
-    first, second, tool = read_traffic(file)
-    assert first.body == DECIDE and first.reads == ("passages/1",) and first.outcome == "miss"
-    assert first.output == second.output == Output("".join(CHOICE), finish="stop")
-    assert (tool.kind, tool.target, tool.body) == (StageKind.TOOL, "search", b'{"query":"x"}')
-    assert tool.output == Output('{"found": ["p1"],  "n": 1.0}', finish="stop")
-    assert first.at_ms <= second.at_ms <= tool.at_ms and oct(file.stat().st_mode)[-3:] == "600"
-
-
-async def test_an_answer_that_comes_early_waits_for_its_place(tmp_path: Path) -> None:
-    file, gate = tmp_path / "traffic.jsonl", asyncio.Event()
-    async with running_world(Plan({"record": str(file), "record_types": ("picks",)})) as world:
-        world.engine.writer = lambda order: Script(gate=gate if b"slow" in order.body else None)
-        slow = asyncio.get_running_loop().create_task(serve(world, request("slow")))
-        await eventually(lambda: world.engine.orders)
-        await serve(world, request("quick"))
-        gate.set()
-        await slow
-    assert [json.loads(one.body)["messages"][0]["content"] for one in read_traffic(file)] == ["slow", "quick"]
-
-
-async def test_a_file_that_can_not_be_written_stops_nothing(tmp_path: Path) -> None:
-    settings = {"record": str(tmp_path / "nowhere" / "x"), "record_types": ("picks",)}
-    async with running_world(Plan(settings)) as world:
-        assert (await decide(world, DECIDE)).status == 200
-        recorder = world.gateway.recorder
-        assert recorder is not None
-        await eventually(lambda: recorder.dropped)
-    assert told(world)

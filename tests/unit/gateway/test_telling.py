@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from pathlib import Path
 
 import pytest
 from dynbranch.controller.fake import FakeController
 from dynbranch.domain.events import ChoiceSeen, OutcomeSeen, OutputTold, Selection
 from dynbranch.domain.ids import BranchId, DemandId, UnixMs
-from dynbranch.domain.reuse import PURE, Identity
+from dynbranch.domain.reuse import Identity
 from dynbranch.domain.template import Ambiguous, Origin, Output, OutputPart, StageKind, Where
 from dynbranch.gateway.core.outcome import Outcome, Report, outcome_headers
 from dynbranch.gateway.listening import (
@@ -22,14 +21,12 @@ from dynbranch.gateway.listening import (
     ChoiceWatch,
     Listener,
 )
-from dynbranch.gateway.recording import MAX_OPEN, Recorder
 from dynbranch.gateway.reporter import MAX_BATCH_BYTES, MAX_QUEUED_BYTES, Reporter
 from dynbranch.gateway.telling import TemplateInForce, output_told, recognise, stage_told
 from dynbranch.gateway.templates import FORGET_S, Templates, read_template
 from dynbranch.naming.document import parse_body
 from dynbranch.rendering.selectors import Selector
 from dynbranch.runtime.clock import ManualClock
-from dynbranch.templates.traffic import read_traffic
 from integration.gateway.fills import ACT, DECIDE, DRAW, PICKS, TEMPLATE
 
 PICK = Selector(Where(Origin.OUTPUT, "decide", path="$.pick"), several=False)
@@ -310,23 +307,6 @@ async def test_the_controller_counts_as_reached_when_its_first_templates_were_re
         go_on.set()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-# -- the recorder ------------------------------------------------------------------------------------------
-
-
-async def test_a_request_that_never_ends_does_not_hold_up_the_file_for_ever(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "t.jsonl", frozenset({"picks"}), ManualClock())
-    who = Identity(workflow_type_id="picks", workflow_id="w")
-    assert recorder.wants(who) and not recorder.wants(Identity(workflow_type_id="picks"))
-    stuck = recorder.note(who, StageKind.CHAT, "m", b"stuck", PURE)
-    for number in range(MAX_OPEN):
-        done = recorder.note(who, StageKind.CHAT, "m", b"%d" % number, PURE)
-        recorder.end(done, Output("x", finish="stop"), "miss")
-    recorder.end(stuck, Output("late", finish="stop"), "miss")
-    await recorder.flush()
-    lines = read_traffic(tmp_path / "t.jsonl")
-    assert len(lines) == MAX_OPEN + 1 and lines[0].output is None and lines[-1].output is not None
 
 
 # -- headers -----------------------------------------------------------------------------------------------

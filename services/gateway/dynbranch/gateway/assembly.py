@@ -38,7 +38,7 @@ from dynbranch.gateway.protocols.anthropic.errors import MESSAGES_PATH
 from dynbranch.gateway.protocols.chat import ChatDialect
 from dynbranch.gateway.protocols.dialect import Dialect
 from dynbranch.gateway.protocols.responses.dialect import RESPONSES_PATH, ResponsesDialect
-from dynbranch.gateway.recording import Recorder
+from dynbranch.gateway.recording import Recorder, RecordPolicy
 from dynbranch.gateway.registrar import Registrar
 from dynbranch.gateway.reporter import Reporter
 from dynbranch.gateway.templates import Templates
@@ -178,10 +178,21 @@ class Gateway:
         return templates
 
     def _new_recorder(self) -> Recorder | None:
-        types = frozenset(self._settings.record_types)
-        if not self._settings.record or not types:
+        settings = self._settings
+        types = frozenset(settings.record_types)
+        if not settings.record or not types:
             return None
-        return Recorder(Path(self._settings.record), types, self._clock)
+        policy = RecordPolicy(
+            Path(settings.record),
+            types,
+            settings.record_bodies,
+            file_bytes=settings.record_file_bytes,
+            files=settings.record_files,
+        )
+        recorder = Recorder(policy, self._clock)
+        self.metrics.recorded.set_function(lambda: recorder.written)
+        self.metrics.records_dropped.set_function(lambda: recorder.dropped)
+        return recorder
 
     def _new_app(self, bypass: Bypass) -> App:
         policy = ArrivalPolicy(

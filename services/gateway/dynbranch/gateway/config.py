@@ -7,6 +7,7 @@ from typing import Literal
 
 from dynbranch.gateway.core.reuse_policy import AdoptPolicy, ReusePolicy
 from dynbranch.gateway.core.routing import RoutingPolicy
+from dynbranch.gateway.recording import Bodies
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -51,9 +52,18 @@ class GatewaySettings(BaseSettings):
         description="An adopted fill that gives nothing for so long is left; the request executes.",
     )
     record: str = Field(
-        "", description="File that requests and answers are recorded in, as 'dynbranch template' reads them."
+        "", description="File that requests and what came of them are recorded in; empty: nothing is."
     )
-    record_types: tuple[str, ...] = Field((), description="The workflow types that are recorded.")
+    record_types: tuple[str, ...] = Field(
+        (), description="The workflow types that are recorded; *: all, and requests of none."
+    )
+    record_bodies: Bodies = Field(
+        Bodies.KEPT, description="kept: whole requests and answers. hashed: digests of them."
+    )
+    record_file_bytes: int = Field(
+        256 * 2**20, ge=2**16, description="A recorded file that would grow larger is put aside."
+    )
+    record_files: int = Field(4, ge=1, description="So many recorded files are kept, the newest included.")
     agent_silence_s: float = Field(
         5, ge=1, description="An agent that reports nothing for so long is lost: its requests go elsewhere."
     )

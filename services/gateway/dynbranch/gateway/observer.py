@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 from dynbranch.domain.events import ArrivalSeen, ChoiceSeen, OutcomeSeen, OutputTold, Selection, StageTold
 from dynbranch.domain.ids import DemandId, Name
 from dynbranch.domain.reuse import Identity
+from dynbranch.domain.template import StageKind
 from dynbranch.gateway.arrivals import Arrival
 from dynbranch.gateway.conductor import Account
 from dynbranch.gateway.core.outcome import Outcome
 from dynbranch.gateway.desk import Desk, is_light
 from dynbranch.gateway.listening import ChoiceWatch, Listener
-from dynbranch.gateway.recording import Recorder
+from dynbranch.gateway.recording import Came, Noted, Recorded, Recorder
 from dynbranch.gateway.reporter import Reporter
 from dynbranch.gateway.telling import TemplateInForce, output_told, stage_told
 from dynbranch.naming.chunks import MalformedLog, usage
@@ -71,6 +72,14 @@ class Metrics:
         )
         self.events_dropped = Gauge(
             "dynbranch_gateway_events_dropped", "Events the controller was not sent.", registry=registry
+        )
+        self.recorded = Gauge(
+            "dynbranch_gateway_recorded", "Requests written to the recorded file.", registry=registry
+        )
+        self.records_dropped = Gauge(
+            "dynbranch_gateway_records_dropped",
+            "Requests that should have been recorded and were not.",
+            registry=registry,
         )
         self.templates = Gauge(
             "dynbranch_gateway_templates", "Templates that requests are read with.", registry=registry
@@ -148,8 +157,8 @@ class Observer:
         stage, streaming = arrival.stage, arrival.request.streaming
         recorder, known = self._recorder, arrival.recognised
         if recorder is not None and recorder.wants(stage.identity):
-            account.recorded = recorder.note(stage.identity, arrival.kind, stage.target, body, stage.scope)
-            account.listener = Listener(arrival.kind)
+            account.recorded = recorder.note(_noted(arrival, body))
+            account.listener = Listener(arrival.kind) if account.recorded is not None else None
         if self._reporter is None or known is None or known.stage is None:
             self.arrived(account, stage.identity, stage.target, stage.name, streaming=streaming)
             return
@@ -181,19 +190,29 @@ class Observer:
         )
         if is_light(body):
             # In the next turn of the loop: by then the request itself is on its way.
-            asyncio.get_running_loop().call_soon(self._tell, event, read)
+            asyncio.get_running_loop().call_soon(self._tell, event, read, account.recorded)
         else:
-            self._tasks.spawn(self._tell_large(event, read, body), name="large arrival told")
+            telling = self._tell_large(event, read, account.recorded, body)
+            self._tasks.spawn(telling, name="large arrival told")
 
     async def _tell_large(
-        self, event: ArrivalSeen, read: Callable[[], StageTold | None], body: bytes
+        self,
+        event: ArrivalSeen,
+        read: Callable[[], StageTold | None],
+        recorded: Recorded | None,
+        body: bytes,
     ) -> None:
         told = await self._desk.read(body, read)
-        self._tell(event, lambda: told)
+        self._tell(event, lambda: told, recorded)
 
-    def _tell(self, event: ArrivalSeen, read: Callable[[], StageTold | None]) -> None:
+    def _tell(
+        self, event: ArrivalSeen, read: Callable[[], StageTold | None], recorded: Recorded | None
+    ) -> None:
         assert self._reporter is not None
-        self._reporter.report(replace(event, told=read()), at_once=True)
+        told = read()
+        self._reporter.report(replace(event, told=told), at_once=True)
+        if self._recorder is not None and recorded is not None and told is not None:
+            self._recorder.selected(recorded, told.selections)
 
     def _choice(
         self,
@@ -232,12 +251,15 @@ class Observer:
         counts = _counts(account.tail) if kind != "tool" else {}
         if span.is_recording():
             _describe(span, account, counts)
+        told = None
         if self._reporter is not None and account.arrived:
             event = self._outcome(account, outcome, latency_ms, counts)
+            told = event.told
             self._reporter.report(event, at_once=account.recognised is not None)
         if self._recorder is not None and account.recorded is not None:
-            output = account.listener.output() if account.listener is not None else None
-            self._recorder.end(account.recorded, None if account.failed else output, outcome)
+            if told is not None:
+                self._recorder.selected(account.recorded, told.selections)
+            self._recorder.end(account.recorded, _came(account, outcome, counts))
 
     def _labelled(self, kind: str, outcome: str, *, failed: bool) -> tuple[Counter, Histogram]:
         """Finding a metric by its labels costs more than counting."""
@@ -272,6 +294,37 @@ def _unless_it_fails(template: TemplateInForce, read: Callable[[], Told]) -> Tol
     except Exception:  # noqa: BLE001  # a template's own paths and patterns run here
         template.failed()
         return None
+
+
+def _noted(arrival: Arrival, body: bytes) -> Noted:
+    stage, known, who = arrival.stage, arrival.recognised, arrival.who
+    named = known.stage.name if known is not None and known.stage is not None else stage.identity.stage
+    # What a tool reads is told by its backend, and what a model reads by who asks it.
+    is_chat = arrival.kind is StageKind.CHAT
+    return Noted(
+        identity=stage.identity,
+        stage=named,
+        kind=arrival.kind,
+        target=stage.target,
+        body=body,
+        # What is drawn anew each time has a name where a fill may have been run for it.
+        name=None if arrival.why_not_reused else stage.name,
+        reads=tuple(read.record for read in stage.scope.declared) if is_chat else None,
+        parent_id=who.parent_id if who is not None else "",
+    )
+
+
+def _came(account: Account, outcome: str, counts: dict[str, Any]) -> Came:
+    listener = account.listener
+    heard = listener is not None and listener.complete and not account.failed
+    return Came(
+        outcome=outcome,
+        output=listener.output() if listener is not None and heard else None,
+        prompt_tokens=_count(counts, "prompt_tokens"),
+        output_tokens=_count(counts, "completion_tokens"),
+        execution_ms=listener.execution_ms if listener is not None and heard else None,
+        failed=account.failed,
+    )
 
 
 def _describe(span: Span, account: Account, counts: dict[str, Any]) -> None:

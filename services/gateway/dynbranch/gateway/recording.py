@@ -1,111 +1,156 @@
-"""Records requests of chosen workflow types with their answers, for templates to be checked or learned.
+"""Records requests with what came of them: templates are checked and learned from it, and it is replayed.
 
-One JSON object a line, in the order of arrival: what ``dynbranch template`` reads. Off unless asked for: the
-file holds whole prompts and answers.
+One JSON object a line, in the order of arrival: what ``dynbranch template`` and ``dynbranch sim`` read. Off
+unless asked for: the file holds whole prompts and answers, or digests of them. Headers are never in it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
-import os
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, assert_never
 
-from dynbranch.domain.reuse import Identity, ReadScope
+from dynbranch.domain.events import Selection
+from dynbranch.domain.ids import Name
+from dynbranch.domain.reuse import Identity
 from dynbranch.domain.template import Output, StageKind
+from dynbranch.gateway.record_file import LinesLost, RecordFile
 from dynbranch.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-MAX_OPEN = 1024
+MAX_OPEN: Final = 1024
 """Requests that wait for an earlier one's answer; beyond it the earliest is written without."""
 
-MAX_UNWRITTEN_BYTES = 32 * 2**20
-_GATHER_S = 0.1
+MAX_HELD_BYTES: Final = 32 * 2**20
+"""Of requests that are not written yet, under way or not. What would be more is not recorded."""
+
+ALL_TYPES: Final = "*"
+_GATHER_S: Final = 0.1
+_DIGEST_CHARACTERS: Final = 32
+
+
+class Bodies(Enum):
+    """What is recorded of requests and answers. HASHED: what a harness or a model said stands there as a
+    digest, which tells equal from different."""
+
+    KEPT = "kept"
+    HASHED = "hashed"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPolicy:
+    """``types``: the workflow types that are recorded; ``*`` stands for all, and for requests of none."""
+
+    path: Path
+    types: frozenset[str]
+    bodies: Bodies = Bodies.KEPT
+    file_bytes: int = 256 * 2**20
+    files: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """One request as it came. ``name`` is None where its result is not reused. ``reads`` is None where
+    nothing is known of them."""
+
+    identity: Identity
+    stage: str
+    kind: StageKind
+    target: str
+    body: bytes
+    name: Name | None = None
+    reads: tuple[str, ...] | None = None
+    parent_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """What came of a request. No ``output``: it failed, or could not be read. ``execution_ms`` is that of the
+    generation, also where another request had paid for it; None: not known."""
+
+    outcome: str
+    output: Output | None = None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    execution_ms: float | None = None
+    failed: bool = False
 
 
 @dataclass(slots=True)
 class Recorded:
     """One request on its way to the file."""
 
-    line: dict[str, Any]
+    noted: Noted
+    at_ms: float
     size: int
+    selections: list[Selection] = field(default_factory=list)
+    came: Came | None = None
+    done_ms: float = 0.0
     is_over: bool = False
 
 
 class Recorder:
-    """``note`` at the arrival, ``end`` with the answer. ``run`` writes; neither of the others waits."""
+    """``note`` at the arrival, ``end`` with the answer. ``run`` writes; neither of the others waits.
 
-    def __init__(self, path: Path, workflow_types: frozenset[str], clock: Clock) -> None:
-        self._path = path
-        self._types = workflow_types
+    Times are milliseconds since 1970 that never run backwards, so that files of several gateways can be put
+    together.
+    """
+
+    def __init__(self, policy: RecordPolicy, clock: Clock) -> None:
+        self._policy = policy
+        self._file = RecordFile(policy.path, file_bytes=policy.file_bytes, files=policy.files)
         self._clock = clock
-        self._began_s = clock.now()
+        self._zero_ms = clock.unix_ms() - clock.now() * 1000
         self._open: deque[Recorded] = deque()
-        self._lines: list[str] = []
-        self._unwritten_bytes = 0
+        self._finished: list[Recorded] = []
+        self._held_bytes = 0
         self._some = asyncio.Event()
+        self._troubled = False
+        self.written = 0
         self.dropped = 0
 
     def wants(self, identity: Identity) -> bool:
-        return identity.workflow_type_id in self._types and bool(identity.workflow_id)
+        types = self._policy.types
+        return (identity.workflow_type_id in types and bool(identity.workflow_id)) or ALL_TYPES in types
 
-    def note(
-        self, identity: Identity, kind: StageKind, target: str, body: bytes, scope: ReadScope
-    ) -> Recorded:
-        line: dict[str, Any] = {
-            "workflow_type": identity.workflow_type_id,
-            "workflow_id": identity.workflow_id,
-            "agent_id": identity.agent_id,
-            "stage": identity.stage,
-            "kind": kind.value,
-            "target": target,
-            "body": body.decode("utf-8", "replace"),
-            "at_ms": self._since_ms(),
-        }
-        if kind is StageKind.CHAT:
-            line["reads"] = [read.record for read in scope.declared]
-        recorded = Recorded(line, len(body))
+    def note(self, noted: Noted) -> Recorded | None:
+        """None: too much is held already."""
+        size = len(noted.body)
+        if self._held_bytes + size > MAX_HELD_BYTES:
+            self.dropped += 1
+            return None
+        self._held_bytes += size
+        recorded = Recorded(noted, self._now_ms(), size)
         self._open.append(recorded)
         if len(self._open) > MAX_OPEN:
             self._open[0].is_over = True
-            self._write_finished()
+            self._pass_on()
         return recorded
 
-    def end(self, recorded: Recorded, output: Output | None, outcome: str) -> None:
+    def selected(self, recorded: Recorded, selections: Sequence[Selection]) -> None:
+        """What its request or its answer decided, where a template says so."""
+        if not recorded.is_over:
+            recorded.selections += selections
+
+    def end(self, recorded: Recorded, came: Came) -> None:
         if recorded.is_over:
             return
+        output = came.output
         if output is not None:
-            recorded.line["output"] = {
-                "text": output.text,
-                "calls": [{"name": call.name, "arguments": call.arguments} for call in output.calls],
-                "reasoning": output.reasoning,
-                "finish": output.finish,
-            }
-            recorded.size += len(output.text)
-        recorded.line["done_ms"] = self._since_ms()
-        recorded.line["outcome"] = outcome
-        recorded.is_over = True
-        self._write_finished()
-
-    def _since_ms(self) -> float:
-        return round((self._clock.now() - self._began_s) * 1000, 3)
-
-    def _write_finished(self) -> None:
-        """Those that no earlier one keeps waiting."""
-        while self._open and self._open[0].is_over:
-            recorded = self._open.popleft()
-            if self._unwritten_bytes + recorded.size > MAX_UNWRITTEN_BYTES:
-                self.dropped += 1
-                continue
-            self._unwritten_bytes += recorded.size
-            self._lines.append(json.dumps(recorded.line, ensure_ascii=False) + "\n")
-            self._some.set()
+            added = len(output.text) + len(output.reasoning)
+            added += sum(len(call.arguments) for call in output.calls)
+            recorded.size += added
+            self._held_bytes += added
+        recorded.came, recorded.done_ms, recorded.is_over = came, self._now_ms(), True
+        self._pass_on()
 
     async def run(self) -> None:
         """Runs for ever."""
@@ -116,22 +161,113 @@ class Recorder:
 
     async def flush(self) -> None:
         """Write what is finished."""
-        lines, self._lines, self._unwritten_bytes = self._lines, [], 0
+        finished, self._finished = self._finished, []
         self._some.clear()
-        if lines:
-            await asyncio.to_thread(_append, self._path, lines, self._failed)
+        if not finished:
+            return
+        try:
+            await asyncio.to_thread(self._append, finished)
+        except LinesLost as lost:
+            self.written += len(finished) - lost.count
+            self._lost(lost)
+        else:
+            self.written += len(finished)
+            self._troubled = False
+        finally:
+            self._held_bytes -= sum(recorded.size for recorded in finished)
 
-    def _failed(self, count: int, problem: OSError) -> None:
-        self.dropped += count
-        _log.error("%d requests could not be recorded in %s: %s", count, self._path, problem)
+    def _append(self, finished: Sequence[Recorded]) -> None:
+        """In a thread: the digests and texts of large bodies take milliseconds. Raises LinesLost."""
+        bodies = self._policy.bodies
+        self._file.append([_line(recorded, bodies) for recorded in finished])
+
+    def _lost(self, lost: LinesLost) -> None:
+        self.dropped += lost.count
+        if not self._troubled:
+            _log.error("requests can not be recorded in %s: %s", self._policy.path, lost)
+        self._troubled = True
+
+    def _now_ms(self) -> float:
+        return round(self._zero_ms + self._clock.now() * 1000, 3)
+
+    def _pass_on(self) -> None:
+        """Those that no earlier one keeps waiting."""
+        while self._open and self._open[0].is_over:
+            self._finished.append(self._open.popleft())
+            self._some.set()
 
 
-def _append(path: Path, lines: list[str], failed: Callable[[int, OSError], None]) -> None:
-    """Nobody but the owner may read what harnesses were told."""
-    try:
-        with os.fdopen(
-            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8"
-        ) as file:
-            file.writelines(lines)
-    except OSError as problem:
-        failed(len(lines), problem)
+def _line(recorded: Recorded, bodies: Bodies) -> bytes:
+    noted, came = recorded.noted, recorded.came
+    identity = noted.identity
+    line: dict[str, Any] = {
+        "workflow_type": identity.workflow_type_id,
+        "workflow_id": identity.workflow_id,
+        "agent_id": identity.agent_id,
+        "parent_id": noted.parent_id,
+        "tenant": identity.tenant,
+        "stage": noted.stage,
+        "kind": noted.kind.value,
+        "target": noted.target,
+        "name": noted.name.hex() if noted.name is not None else "",
+        "at_ms": recorded.at_ms,
+    }
+    secret = _Secrecy(bodies)
+    line |= secret.body(noted.body)
+    if noted.reads is not None:
+        line["reads"] = [secret.text(read) for read in noted.reads]
+    if recorded.selections:
+        line["selections"] = [_selection(one, secret) for one in recorded.selections]
+    if came is not None:
+        line |= {"done_ms": recorded.done_ms, "outcome": came.outcome}
+        line |= {"prompt_tokens": came.prompt_tokens, "output_tokens": came.output_tokens}
+        if came.execution_ms is not None:
+            line["execution_ms"] = round(came.execution_ms, 3)
+        if came.failed:
+            line["failed"] = True
+        if came.output is not None:
+            line |= secret.output(came.output)
+    # Half of a surrogate pair, which a model's text may hold, is no UTF-8.
+    return (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class _Secrecy:
+    bodies: Bodies
+
+    def body(self, body: bytes) -> dict[str, Any]:
+        match self.bodies:
+            case Bodies.KEPT:
+                return {"body": body.decode("utf-8", "replace")}
+            case Bodies.HASHED:
+                return {"body_sha256": hashlib.sha256(body).hexdigest()}
+            case _:
+                assert_never(self.bodies)
+
+    def output(self, output: Output) -> dict[str, Any]:
+        said = {
+            "text": output.text,
+            "calls": [{"name": call.name, "arguments": call.arguments} for call in output.calls],
+            "reasoning": output.reasoning,
+            "finish": output.finish,
+        }
+        match self.bodies:
+            case Bodies.KEPT:
+                return {"output": said}
+            case Bodies.HASHED:
+                return {"output_sha256": _digest(json.dumps(said)), "finish": output.finish}
+            case _:
+                assert_never(self.bodies)
+
+    def text(self, text: str) -> str:
+        return text if self.bodies is Bodies.KEPT else _digest(text)[:_DIGEST_CHARACTERS]
+
+
+def _selection(selection: Selection, secret: _Secrecy) -> dict[str, Any]:
+    if selection.ambiguous:
+        return {"point": selection.decision_point, "ambiguous": True}
+    return {"point": selection.decision_point, "chosen": [secret.text(one) for one in selection.chosen]}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

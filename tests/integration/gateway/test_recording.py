@@ -1,0 +1,114 @@
+"""Traffic that a gateway records: what stands in the file, and what never does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dynbranch.domain.events import Selection
+from dynbranch.domain.template import Output, StageKind
+from dynbranch.engine_agent.fake import Script, text_chunks
+from dynbranch.gateway.recording import Bodies
+from dynbranch.templates.traffic import read_arrivals, read_traffic
+from integration.gateway.fills import ACT, DECIDE, DRAW, WORKFLOW, name_of, request, serve, templated, told
+from integration.gateway.world import Plan, eventually, running_world
+
+pytestmark = pytest.mark.promise("G.record")
+
+CHOICE = ('{"why":"', "nice", '","pick":"r', "ed", '","more":', "1}")
+DECIDES = {"x-dynbranch-stage": "decide"}
+KEY = "sk-never-to-be-seen"
+
+
+def says(*words: str) -> Any:
+    return lambda order: Script(items=text_chunks(words))
+
+
+def recording(file: Path, *types: str, **more: Any) -> Plan:
+    return Plan({"record": str(file), "record_types": types or ("picks",), **more})
+
+
+async def test_traffic_is_recorded_as_the_template_tools_read_it(tmp_path: Path) -> None:
+    file = tmp_path / "traffic.jsonl"
+    async with running_world(recording(file)) as world:
+        world.engine.writer = says(*CHOICE)
+        await serve(world, DECIDE, **{"x-dynbranch-reads": "passages/1"})
+        await serve(world, request("Pick one:\n- red\n- blue", stream=True), **DECIDES)
+        await world.post("/dynbranch/v1/tools/search", b'{"query":"x"}', WORKFLOW)
+        await serve(world, ACT, **{"x-dynbranch-workflow-type": "other"})
+    first, second, tool = read_traffic(file)
+    assert first.body == DECIDE and first.reads == ("passages/1",) and first.outcome == "miss"
+    assert first.output == second.output == Output("".join(CHOICE), finish="stop")
+    assert (tool.kind, tool.target, tool.body) == (StageKind.TOOL, "search", b'{"query":"x"}')
+    assert tool.output == Output('{"found": ["p1"],  "n": 1.0}', finish="stop")
+    assert first.at_ms <= second.at_ms <= tool.at_ms and oct(file.stat().st_mode)[-3:] == "600"
+
+
+async def test_what_a_replay_needs_is_there_too(tmp_path: Path) -> None:
+    file = tmp_path / "traffic.jsonl"
+    async with running_world(recording(file)) as world:
+        await templated(world)
+        world.engine.writer = says(*CHOICE)
+        name = await name_of(world, DECIDE)
+        for body in (DECIDE, DECIDE, DRAW):
+            await serve(world, body)
+        recorder = world.gateway.recorder
+        assert recorder is not None
+        await eventually(lambda: recorder.written == 3)
+        assert "dynbranch_gateway_recorded 3.0" in (await world.get("/metrics")).body.decode()
+    miss, hit, drawn = read_traffic(file)
+    assert [one.outcome for one in (miss, hit, drawn)] == ["miss", "hit", "miss"]
+    assert (miss.name, hit.name, drawn.name) == (name.hex(), name.hex(), "")
+    assert miss.stage == hit.stage == "decide" and drawn.stage == "draw"
+    assert miss.selections == hit.selections == (Selection("pick", ("red",)),)
+    assert miss.output_tokens == hit.output_tokens > 0 and miss.prompt_tokens == hit.prompt_tokens
+    assert miss.execution_ms is not None and hit.execution_ms is not None
+    assert miss.done_ms is not None and hit.at_ms >= miss.done_ms
+
+
+@pytest.mark.parametrize("bodies", list(Bodies))
+async def test_no_header_and_no_key_is_ever_written(bodies: Bodies, tmp_path: Path) -> None:
+    file = tmp_path / "traffic.jsonl"
+    async with running_world(recording(file, "*", record_bodies=bodies)) as world:
+        world.engine.writer = says(*CHOICE)
+        secrets = {"authorization": f"Bearer {KEY}", "x-api-key": KEY, "cookie": KEY, "x-whatever": KEY}
+        await serve(world, DECIDE, **secrets)
+        await world.post("/v1/chat/completions", ACT, secrets)
+        await world.post("/v1/messages", b"{", secrets)
+    tagged, untagged = read_arrivals(file)
+    assert tagged.workflow_id == "w1" and untagged.workflow_id == untagged.workflow_type == ""
+    text = file.read_text()
+    assert KEY not in text and ("red" in text) == (bodies is Bodies.KEPT)
+
+
+async def test_an_answer_that_comes_early_waits_for_its_place(tmp_path: Path) -> None:
+    file, gate = tmp_path / "traffic.jsonl", asyncio.Event()
+    async with running_world(recording(file)) as world:
+        world.engine.writer = lambda order: Script(gate=gate if b"slow" in order.body else None)
+        slow = asyncio.get_running_loop().create_task(serve(world, request("slow")))
+        await eventually(lambda: world.engine.orders)
+        await serve(world, request("quick"))
+        gate.set()
+        await slow
+    assert [json.loads(one.body)["messages"][0]["content"] for one in read_traffic(file)] == ["slow", "quick"]
+
+
+async def test_a_file_that_can_not_be_written_stops_nothing(tmp_path: Path) -> None:
+    async with running_world(recording(tmp_path / "nowhere" / "x")) as world:
+        assert (await serve(world, DECIDE)).status == 200
+        recorder = world.gateway.recorder
+        assert recorder is not None
+        await eventually(lambda: recorder.dropped)
+        assert "dynbranch_gateway_records_dropped 1.0" in (await world.get("/metrics")).body.decode()
+    assert told(world)
+
+
+async def test_nothing_is_recorded_unless_a_type_is_named(tmp_path: Path) -> None:
+    async with running_world(Plan({"record": str(tmp_path / "t.jsonl")})) as world:
+        await serve(world, DECIDE)
+        assert world.gateway.recorder is None
+    assert not os.listdir(tmp_path)
