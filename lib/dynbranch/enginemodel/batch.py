@@ -8,7 +8,7 @@ costs a handful of phases, not an event for each token.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import floor, sqrt
 from typing import assert_never
@@ -24,6 +24,7 @@ from dynbranch.enginemodel.messages import (
     Finished,
     Gauges,
     Preempted,
+    Raise,
     Refused,
     RequestKey,
     Submit,
@@ -125,6 +126,8 @@ class BatchEngine:
                 self._submit(event, now, effects)
             case Abort():
                 self._abort(event.request)
+            case Raise():
+                self._raise(event)
             case Wake():
                 pass
             case _:
@@ -195,6 +198,18 @@ class BatchEngine:
             self._counters.aborted += 1
             self._leave(sequence)
             self._cut_phase()
+
+    def _raise(self, event: Raise) -> None:
+        request = event.request
+        sequence = self._waiting.get(request) or self._running.get(request)
+        if sequence is None or event.priority >= sequence.order.priority:
+            return
+        sequence.order = replace(sequence.order, priority=event.priority)
+        if request in self._waiting:
+            # Its former place in the queue is passed over once it has been admitted from this one.
+            heappush(self._queue, (*sequence.rank, sequence))
+            if len(self._running) < self._parameters.slots:
+                self._cut_phase()
 
     def _cut_phase(self) -> None:
         """The step in flight ends as it would; what comes after is decided anew."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import floor
 from typing import assert_never
@@ -18,6 +18,7 @@ from dynbranch.enginemodel.messages import (
     Event,
     Finished,
     Gauges,
+    Raise,
     RequestKey,
     Submit,
     Token,
@@ -59,7 +60,8 @@ class FixedEngine:
     def __init__(self, parameters: FixedParameters) -> None:
         self._parameters = parameters
         self._running: dict[RequestKey, _Run] = {}
-        self._waiting: dict[RequestKey, Submit] = {}
+        self._waiting: dict[RequestKey, tuple[Submit, int]] = {}
+        """With the number of its arrival."""
         self._queue: list[tuple[int, int, RequestKey]] = []
         self._due: list[tuple[float, int, int, _Run]] = []
         """(instant, number, token index, run); stale when the run is not running."""
@@ -77,6 +79,8 @@ class FixedEngine:
                 self._submit(event, now, effects)
             case Abort():
                 self._abort(event.request, now, effects)
+            case Raise():
+                self._raise(event)
             case Wake():
                 pass
             case _:
@@ -124,7 +128,7 @@ class FixedEngine:
             self._advance(now, effects)
             return
         self._number += 1
-        self._waiting[order.request] = order
+        self._waiting[order.request] = order, self._number
         heappush(self._queue, (order.priority, self._number, order.request))
 
     def _abort(self, request: RequestKey, now: Instant, effects: list[Effect]) -> None:
@@ -134,6 +138,13 @@ class FixedEngine:
             self._counters.aborted += 1
             self._leave(run, run.produced(now), now, effects)
             self._advance(now, effects)
+
+    def _raise(self, event: Raise) -> None:
+        waiting = self._waiting.get(event.request)
+        if waiting is not None and event.priority < waiting[0].priority:
+            order, number = waiting
+            self._waiting[event.request] = replace(order, priority=event.priority), number
+            heappush(self._queue, (event.priority, number, event.request))
 
     def _admit(self, order: Submit, now: Instant, effects: list[Effect]) -> None:
         pace = order.pace or self._parameters
@@ -197,4 +208,4 @@ class FixedEngine:
         while self._queue and len(self._running) < self._parameters.slots:
             waiting = self._waiting.pop(heappop(self._queue)[2], None)
             if waiting is not None:
-                self._admit(waiting, at, effects)
+                self._admit(waiting[0], at, effects)

@@ -49,12 +49,21 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class Raise:
+    """Somebody waits for it now: from here on it has this priority, running or waiting, if it had a lower one
+    before. An unknown or ended request is no mistake."""
+
+    request: RequestKey
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """Nothing new; only time has passed."""
 
 
 WAKE = Wake()
-Event = Submit | Abort | Wake
+Event = Submit | Abort | Raise | Wake
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from dynbranch.enginemodel.messages import Abort, Admitted, Event, Pace, Preempted, Submit
+from dynbranch.enginemodel.messages import Abort, Admitted, Event, Pace, Preempted, Raise, Submit
 from dynbranch.enginemodel.model import engine_model
 from dynbranch.enginemodel.parameters import (
     H200_QWEN3_32B,
     PRESETS,
     BatchParameters,
     FixedParameters,
+    Parameters,
     UnknownPreset,
     preset,
 )
@@ -80,6 +81,27 @@ def test_slots_are_given_by_priority_then_arrival() -> None:
     events += [(0.011, Submit("late", 10, 5, priority=1)), (0.012, Submit("soon", 10, 5, priority=-1))]
     run = drive(engine_model(PLAIN), events)
     assert [effect.request for effect in run.of(Admitted)] == ["a", "b", "soon", "late"]
+
+
+@pytest.mark.parametrize("parameters", [PLAIN, FixedParameters(30, 7, slots=2)])
+def test_who_becomes_urgent_waits_no_longer_behind_the_others(parameters: Parameters) -> None:
+    events: list[tuple[float, Event]] = [(0.0, Submit(n, 10, 5)) for n in ("a", "b")]
+    events += [(0.011, Submit("fill", 10, 5, priority=2)), (0.012, Submit("other", 10, 5, priority=1))]
+    events += [(0.013, Submit("late", 10, 5)), (0.014, Raise("fill", 0)), (0.014, Raise("nobody", 0))]
+    run = drive(engine_model(parameters), events)
+    assert [effect.request for effect in run.of(Admitted)] == ["a", "b", "fill", "late", "other"]
+
+
+def test_who_became_urgent_while_it_ran_is_not_the_first_to_be_preempted() -> None:
+    events: list[tuple[float, Event]] = [
+        (0.0, Submit("fill", 40, 40, priority=1)),
+        (0.0, Submit("canonical", 40, 40)),
+        (0.2, Raise("fill", 0)),
+    ]
+    for raised in (True, False):
+        model = engine_model(replace(PLAIN, kv_pool_tokens=100, block_tokens=0))
+        run = drive(model, events if raised else events[:2])
+        assert [effect.request for effect in run.of(Preempted)] == ["canonical" if raised else "fill"]
 
 
 def test_a_common_prefix_is_computed_once() -> None:

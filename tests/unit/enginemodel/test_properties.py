@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from dynbranch.enginemodel.messages import Abort, Admitted, Event, Preempted, Refused, Submit
+from dynbranch.enginemodel.messages import Abort, Admitted, Event, Preempted, Raise, Refused, Submit
 from dynbranch.enginemodel.model import engine_model
 from dynbranch.enginemodel.parameters import BatchParameters, FixedParameters, Parameters
 from hypothesis import given, settings
@@ -28,7 +28,7 @@ FIXED = FixedParameters(time_to_first_token_ms=30, inter_token_ms=7, slots=3, bl
 
 @st.composite
 def arrivals(draw: st.DrawFn) -> list[tuple[float, Event]]:
-    """Requests of a few families of prompts, some of which are aborted."""
+    """Requests of a few families of prompts, some of which are aborted or become urgent."""
     found: list[tuple[float, Event]] = []
     for number in range(draw(st.integers(1, 9))):
         at = draw(st.integers(0, 600)) / 1000
@@ -49,6 +49,9 @@ def arrivals(draw: st.DrawFn) -> list[tuple[float, Event]]:
         found.append((at, order))
         if draw(st.integers(0, 3)) == 0:
             found.append((at + draw(st.integers(0, 1500)) / 1000, Abort(number)))
+        for _ in range(draw(st.integers(0, 2))):
+            later = at + draw(st.integers(0, 900)) / 1000
+            found.append((later, Raise(number, draw(st.integers(-3, 2)))))
     return found
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import heapify, heappop, heappush
 
+from dynbranch.domain.ids import Instant
 from dynbranch.enginemodel import messages as engine
-from dynbranch.enginemodel.batch import BatchEngine
-from dynbranch.enginemodel.parameters import BatchParameters
+from dynbranch.enginemodel.model import EngineModel, engine_model
+from dynbranch.enginemodel.parameters import Parameters
 from dynbranch.sim.fleet.workflows import Call
 from dynbranch.sim.heap import EventHeap, Timer
 
@@ -35,24 +37,33 @@ class Place:
     """One engine. ``canonical`` and ``ahead`` count what runs or waits there; ``busy_s`` is slot time, by
     whether somebody waited for it at its end."""
 
-    model: BatchEngine
+    model: EngineModel
     wake: Timer | None = None
+    wake_at: Instant | None = None
     canonical: int = 0
     ahead: int = 0
     busy_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
 
 
 class Fleet:
-    def __init__(self, heap: EventHeap, parameters: BatchParameters, engines: int) -> None:
+    def __init__(self, heap: EventHeap, parameters: Parameters, engines: int) -> None:
         self.heap = heap
         self.parameters = parameters
-        self.places = [Place(BatchEngine(parameters)) for _ in range(engines)]
+        self.places = [Place(engine_model(parameters)) for _ in range(engines)]
         self.runs: dict[int, Run] = {}
+        self.stirred: set[int] = set()
+        """Engines where something has changed; whoever reads them out takes them away."""
         self._made = 0
+        self._order = [(0, number) for number in range(engines)]
+        """(canonical, engine), the least first; stale where the engine has another number by now."""
 
     def least_canonical(self) -> int:
-        places = self.places
-        return min(range(len(places)), key=lambda number: places[number].canonical)
+        """Where a canonical request runs, whoever serves it: where the fewest do, the first of equals. What a
+        prompt shares with earlier ones is not looked at."""
+        order, places = self._order, self.places
+        while order[0][0] != places[order[0][1]].canonical:
+            heappop(order)
+        return order[0][1]
 
     def submit(
         self,
@@ -61,10 +72,12 @@ class Fleet:
         ended: Callable[[Run], None],
         *,
         ahead: bool = False,
+        priority: int | None = None,
         shown_at: int | None = None,
         shown: Callable[[Run], None] | None = None,
     ) -> Run:
-        """``ended`` is called once, unless the run is aborted; ``shown`` with token ``shown_at``."""
+        """``ended`` is called once, unless the run is aborted; ``shown`` with token ``shown_at``.
+        ``priority`` None: as ``ahead`` has it."""
         self._made += 1
         run = Run(self._made, number, call, ahead, self.heap.now, ended, shown)
         self.runs[run.number] = run
@@ -72,14 +85,14 @@ class Fleet:
         if ahead:
             place.ahead += 1
         else:
-            place.canonical += 1
+            self._count(number, 1)
         marks = () if shown_at is None or shown is None else (shown_at,)
         order = engine.Submit(
             run.number,
             call.prompt_tokens,
             call.output_tokens,
             blocks=call.blocks,
-            priority=AHEAD if ahead else 0,
+            priority=(AHEAD if ahead else 0) if priority is None else priority,
             marks=marks,
         )
         self._drive(number, order)
@@ -89,9 +102,9 @@ class Fleet:
         """Somebody waits for it now."""
         if run.ahead:
             run.ahead = False
-            place = self.places[run.engine]
-            place.ahead -= 1
-            place.canonical += 1
+            self.places[run.engine].ahead -= 1
+            self._count(run.engine, 1)
+            self._drive(run.engine, engine.Raise(run.number, 0))
 
     def abort(self, run: Run) -> float:
         """What it has used of a slot, in seconds. A run that has ended used what it used."""
@@ -116,18 +129,30 @@ class Fleet:
         if run.ahead:
             place.ahead -= 1
         else:
-            place.canonical -= 1
+            self._count(run.engine, -1)
         used_s = 0.0 if run.slot_at is None else self.heap.now - run.slot_at
         place.busy_s[run.ahead] += used_s
         return used_s
 
+    def _count(self, number: int, more: int) -> None:
+        place, order = self.places[number], self._order
+        place.canonical += more
+        heappush(order, (place.canonical, number))
+        if len(order) > 8 * len(self.places) + 64:
+            order[:] = [(place.canonical, number) for number, place in enumerate(self.places)]
+            heapify(order)
+
     def _drive(self, number: int, event: engine.Event) -> None:
         place = self.places[number]
+        self.stirred.add(number)
         effects = place.model.handle(event, self.heap.now)
-        if place.wake is not None:
-            place.wake.cancel()
         wake = place.model.next_wake()
-        place.wake = None if wake is None else self.heap.at(wake, partial(self._drive, number, engine.WAKE))
+        if place.wake is None or place.wake_at != wake or place.wake.action is None:
+            if place.wake is not None:
+                place.wake.cancel()
+            again = partial(self._drive, number, engine.WAKE)
+            place.wake = None if wake is None else self.heap.at(wake, again)
+            place.wake_at = wake
         for effect in effects:
             self._told(effect)
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from dynbranch.sim.fleet.engines import Fleet, Run
-from dynbranch.sim.fleet.workflows import Step, Turn, Workflow, Workload, Write
+from dynbranch.sim.fleet.workflows import Call, Step, Turn, Workflow, Workload, Write
 from dynbranch.sim.heap import EventHeap
 
 
@@ -32,6 +32,7 @@ class Play:
     began: float
     turn: int = 0
     step: int = 0
+    ended: float | None = None
     outcomes: list[str] = field(default_factory=list)
     turns_s: list[float] = field(default_factory=list)
     """Of the measured turns that are over."""
@@ -69,20 +70,32 @@ class Serving(Protocol):
 
 @dataclass(slots=True)
 class Records:
-    """Versions of what is read: whoever executes a call now gets these."""
+    """Versions of what is read: whoever executes a call now gets these. A write to ``source/*`` is one to
+    each of its records, and who reads ``source/*`` has read them all."""
 
     versions: dict[str, int] = field(default_factory=dict)
+    sources: dict[str, int] = field(default_factory=dict)
 
     def write(self, write: Write) -> None:
         for record in write.records:
+            source, _, _ = record.partition("/")
             self.versions[record] = self.versions.get(record, 0) + 1
+            self.sources[source] = self.sources.get(source, 0) + 1
 
     def value_of(self, step: Step) -> str:
         """The result of a call: its content, and the versions that it read."""
-        call = step.call
+        return self.value_of_call(step.call)
+
+    def value_of_call(self, call: Call) -> str:
         if not call.reads:
             return call.content
-        return f"{call.content} @ " + " ".join(str(self.versions.get(read, 0)) for read in call.reads)
+        return f"{call.content} @ " + " ".join(str(self._version(read)) for read in call.reads)
+
+    def _version(self, read: str) -> int:
+        source, _, key = read.partition("/")
+        if key == "*":
+            return self.sources.get(source, 0)
+        return self.versions.get(read, 0) + self.versions.get(f"{source}/*", 0)
 
 
 class Harnesses:
@@ -97,6 +110,17 @@ class Harnesses:
 
     def play(self, workload: Workload, told: Callable[[int], None] | None = None) -> list[Play]:
         """``told`` is called with the number of workflows that have ended, now and then."""
+        self.begin(workload)
+        count, seen = len(workload.workflows), 0
+        while len(self.finished) < count:
+            assert self._heap.step(), "a workflow does not end"
+            if told is not None and len(self.finished) >= seen + 50:
+                seen = len(self.finished)
+                told(seen)
+        return self.finished
+
+    def begin(self, workload: Workload) -> None:
+        """Plan it. It plays as time goes on."""
         if workload.clients:
             self._next.extend(workload.workflows)
             for _ in range(min(workload.clients, len(self._next))):
@@ -106,13 +130,6 @@ class Harnesses:
                 self._heap.at(workflow.at_s, partial(self._begin, workflow))
         for write in workload.writes:
             self._heap.at(write.at_s, partial(self._write, write))
-        count, seen = len(workload.workflows), 0
-        while len(self.finished) < count:
-            assert self._heap.step(), "a workflow does not end"
-            if told is not None and len(self.finished) >= seen + 50:
-                seen = len(self.finished)
-                told(seen)
-        return self.finished
 
     def _write(self, write: Write) -> None:
         """The backend applies a change, reports it, and has its acknowledgement."""
@@ -173,6 +190,7 @@ class Harnesses:
         self._serving.call(play, step, served)
 
     def _end(self, play: Play) -> None:
+        play.ended = self._heap.now
         self._serving.ends(play)
         self.finished.append(play)
         self._begin_next()
@@ -207,3 +225,12 @@ class Floor:
 
     def validate_state(self) -> None:
         self._fleet.validate_state()
+
+
+Arm = Callable[[Fleet, Records, Workload, int], Serving]
+"""One arm of a comparison, which makes its serving for a workload on a fleet, by seed. Of the workload it may
+know the template, and what somebody might have prepared before the first request."""
+
+
+def floor(fleet: Fleet, records: Records, workload: Workload, seed: int) -> Serving:
+    return Floor(fleet, records)
