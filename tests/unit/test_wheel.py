@@ -12,6 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 WANTED = (
     "dynbranch/v1/csl_pb2_grpc.py",
+    "dynbranch/client.py",
+    "dynbranch/py.typed",
     "dynbranch/domain/reuse.py",
     "dynbranch/naming/py.typed",
     "dynbranch/gateway/core/life.py",
