@@ -88,7 +88,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         flows.append(Workflow(number, at_s, tenant, made))
     writes = [
         Write(draw(st.integers(0, 80)) / 4, (draw(st.sampled_from(["s/0", "s/1", "s/2", "s/*"])),))
-        for _ in range(draw(st.integers(0, 3)))
+        for _ in range(draw(st.integers(0, 5)))
     ]
     clients = draw(st.sampled_from([0, 0, 2]))
     return Workload("drawn", TEMPLATE, tuple(flows), tuple(writes), clients)
