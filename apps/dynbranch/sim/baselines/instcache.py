@@ -1,0 +1,92 @@
+"""InstCache before the fleet: whole requests from an exact map, and everything else as the floor has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
+
+from dynbranch.sim.baselines.spending import Spending
+from dynbranch.sim.baselines.whole_requests import Answer, WholeRequests, predicted
+from dynbranch.sim.fleet.engines import Fleet, Run
+from dynbranch.sim.fleet.playing import Play, Records, Served, Then
+from dynbranch.sim.fleet.workflows import Step, Turn, Workflow, Write
+
+LOOKUP_S = 0.0017
+"""What this gateway takes for a hit, bench/results/hit_path.json: no cache here is given a slower one."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstCacheSetting:
+    """``predictions``: how many of the predicted requests are there when the stream begins."""
+
+    predictions: int = 4096
+    lookup_s: float = LOOKUP_S
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """The turn under way: what its calls came to, and what is known of it."""
+
+    values: list[str] = field(default_factory=list)
+    known: Answer | None = None
+
+
+class InstCache:
+    def __init__(
+        self, fleet: Fleet, records: Records, setting: InstCacheSetting, history: Iterable[Workflow] = ()
+    ) -> None:
+        self.spending = Spending()
+        self.accounts = self.spending.accounts
+        self._fleet = fleet
+        self._records = records
+        self._setting = setting
+        self._cache = WholeRequests(dict(predicted(history, setting.predictions)))
+        self.spending.prefilled = len(self._cache.answers)
+        self._asked: dict[str, list[_Asked]] = {}
+
+    def begins(self, play: Play) -> float | None:
+        turns = play.workflow.turns
+        answer = self._cache.find(turns[0].steps[0].call.content) if len(turns) == 1 else None
+        if answer is None:
+            self._asked[play.name] = []
+            return None
+        now = [self._records.value_of(step) for step in turns[0].steps]
+        play.wrong += sum(had != has for had, has in zip_longest(answer, now))
+        self.spending.hits += len(now)
+        return self._setting.lookup_s
+
+    def waits(self, play: Play, turn: Turn) -> None:
+        pass
+
+    def call(self, play: Play, step: Step, then: Then) -> None:
+        asked = self._asked[play.name]
+        if play.step == 0:
+            asked.append(_Asked(known=self._cache.find(step.call.content)))
+        turn = asked[-1]
+        if turn.known is not None and play.step < len(turn.known):
+            self.spending.hits += 1
+            after_s = self._setting.lookup_s if play.step == 0 else 0.0
+            value = turn.known[play.step]
+            self._fleet.heap.after(after_s, partial(then, Served("hit", value)))
+            return
+        value = self._records.value_of(step)
+        turn.values.append(value)
+
+        def ended(run: Run) -> None:
+            then(Served("miss", value))
+
+        self._fleet.submit(self._fleet.least_canonical(), step.call, ended)
+
+    def ends(self, play: Play) -> None:
+        """What was asked for the first time is known from now on."""
+        for asked, turn in zip(self._asked.pop(play.name, []), play.workflow.turns, strict=False):
+            if asked.known is None:
+                self._cache.insert(turn.steps[0].call.content, tuple(asked.values))
+
+    def write(self, write: Write) -> None:
+        pass
+
+    def validate_state(self) -> None:
+        self._fleet.validate_state()
