@@ -71,29 +71,30 @@ class ReactWriter:
 
     def write(self, number: int, lent: Story | None = None) -> Story:
         time, asked = self._decks.draw()
+        world = self.making.world(number, time)
         borrowed = self._lending.parts(lent, len(asked.hops))
         steps: list[Step] = []
         parts: list[Part] = []
-        said = self._think.system + self.making.lengths.prompt(self._think.prompt, f"{time}/{asked.id}")
+        said = self._think.system + self.making.lengths.prompt(self._think.prompt, f"{world}/{asked.id}")
         for place, hop in enumerate(asked.hops):
-            part = borrowed.get(place, (self._reading(time, hop),))
+            part = borrowed.get(place, (self._reading(world, hop),))
             output_tokens = self._output(f"think {number} {place}", self._think.output)
-            decision = self._decision(time, hop, part, self._showing.at(output_tokens))
+            decision = self._decision(world, hop, part, self._showing.at(output_tokens))
             thought = self._thought(number, place, said, output_tokens)
             steps += [Step(thought, decision), *map(Step, part)]
             parts.append(part)
             said += thought.output_tokens + part[-1].output_tokens
         output_tokens = self._output(f"think {number} {len(asked.hops)}", self._answer_output)
         answer = self._thought(number, len(asked.hops), said, output_tokens)
-        steps.append(Step(answer, self._decision(time, asked.last, (), None)))
+        steps.append(Step(answer, self._decision(world, asked.last, (), None)))
         return Story((Turn(tuple(steps)),), tuple(parts))
 
     def again(self, number: int, story: Story) -> Story:
         return story
 
-    def _decision(self, time: int, hop: _Hop, part: Part, shown_at: int | None) -> Decision:
+    def _decision(self, world: str, hop: _Hop, part: Part, shown_at: int | None) -> Decision:
         ranked = self._ranked(hop)[: self._width]
-        chains = {name: part if right else (self._wrong(time, name),) for name, right in ranked}
+        chains = {name: part if right else (self._wrong(world, name),) for name, right in ranked}
         if hop.name:
             chains[hop.name] = part
         names = [name for name, _ in ranked]
@@ -114,13 +115,13 @@ class ReactWriter:
             self._predictor.learn(Resolution(hop.question, (hop.name,) if hop.name else ()), _NOW)
         return hop.ranked
 
-    def _reading(self, time: int, hop: _Hop) -> Call:
+    def _reading(self, world: str, hop: _Hop) -> Call:
         record = f"passages/{hop.passage}"
-        return self._looked_up(f"read {time}/{hop.passage}", hop.passage_tokens, (record,))
+        return self._looked_up(f"read {world}/{hop.passage}", hop.passage_tokens, (record,))
 
-    def _wrong(self, time: int, name: str) -> Call:
+    def _wrong(self, world: str, name: str) -> Call:
         """Of what the name leads to nothing is known but that it is another passage."""
-        content = f"read {time}/of {' '.join(name_words(name))}"
+        content = f"read {world}/of {' '.join(name_words(name))}"
         return self._looked_up(content, self.making.lengths.prompt(self._read.prompt, content), ())
 
     def _looked_up(self, content: str, passage_tokens: int, reads: tuple[str, ...]) -> Call:

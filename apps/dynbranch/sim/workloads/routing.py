@@ -58,18 +58,19 @@ class RoutingWriter:
 
     def write(self, number: int, lent: Story | None = None) -> Story:
         time, request = self._deck.draw()
+        world = self.making.world(number, time)
         (depth,) = self._depth.choices(self._depths, self._weights)
         asked = request.asked[:depth]
         borrowed = self._lending.parts(lent, len(asked))
         steps: list[Step] = []
         parts: list[Part] = []
         used: dict[str, int] = {}
-        said = self._first_prompt(shapes.ROUTE, f"{time}/{request.id}")
+        said = self._first_prompt(shapes.ROUTE, f"{world}/{request.id}")
         results = 0
         for place, one in enumerate(asked):
             ranked = self._ranked(one)
             chains = {
-                name: self._chain(time, request, name, used.get(name, 0))
+                name: self._chain(world, request, name, used.get(name, 0))
                 for name in dict.fromkeys((*ranked, one.picked))
             }
             if place in borrowed:
@@ -96,15 +97,15 @@ class RoutingWriter:
             self._predictor.learn(Resolution(one.question, (one.picked,)), _NOW)
         return one.ranked
 
-    def _chain(self, time: int, request: _Request, name: str, before: int) -> Part:
+    def _chain(self, world: str, request: _Request, name: str, before: int) -> Part:
         """The handler sees the request; the executor a call only, which other requests may make, too.
         ``before``: how often the function was called already, each time with other arguments."""
         calls = [told for function, told in request.made if function == name]
         told = calls[before] if before < len(calls) else f"{request.id} {before}"
-        written = f"{time}/{request.id} {name} {before}"
+        written = f"{world}/{request.id} {name} {before}"
         return (
             self._call(shapes.HANDLE, f"handle {written}"),
-            self._call(shapes.EXECUTE, f"execute {time}/{name} {told}"),
+            self._call(shapes.EXECUTE, f"execute {world}/{name} {told}"),
         )
 
     def _call(self, stage: str, content: str) -> Call:

@@ -34,7 +34,8 @@ class Making:
 
     ``shown``: which verdict counts as a choice that shows in a decode, ``told`` (the stream predictor's) or
     ``certain`` (the selector's); ``never``: none. ``shared``: how much of a story is another's where they
-    overlap, 0: one part. ``width``: candidates at most, None: as the file says.
+    overlap, 0: one part. ``width``: candidates at most, None: as the file says. ``apart``: two records have
+    nothing in common but what is lent.
     """
 
     records: Records
@@ -47,6 +48,11 @@ class Making:
     gap_s: float | None = None
     shared: float = 0.0
     width: int | None = None
+    apart: bool = False
+
+    def world(self, number: int, time: int) -> str:
+        """Where equal contents are the same: in one round of the records, or in one workflow."""
+        return f"w{number}" if self.apart else str(time)
 
     def branching_of(self, workload: str) -> Branching:
         return self.branching or Branching(self.numbers[f"{workload}.branching"])

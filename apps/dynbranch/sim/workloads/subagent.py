@@ -59,15 +59,16 @@ class SubagentWriter:
 
     def write(self, number: int, lent: Story | None = None) -> Story:
         time, asked = self._decks.draw()
+        world = self.making.world(number, time)
         borrowed = self._lending.parts(lent, len(asked.subs))
         steps: list[Step] = []
         parts: list[Part] = []
-        said = self._first_prompt(shapes.PLAN, f"{time}/{asked.id}")
+        said = self._first_prompt(shapes.PLAN, f"{world}/{asked.id}")
         reports = 0
         for place, sub in enumerate(asked.subs):
             names = self._drafted(asked) if not place else _ready(asked, place)
             ranked = list(dict.fromkeys(names))[: self._width]
-            chains = {name: self._chain(time, name) for name in dict.fromkeys((*ranked, sub.text))}
+            chains = {name: self._chain(world, name) for name in dict.fromkeys((*ranked, sub.text))}
             if place in borrowed:
                 chains[sub.text] = borrowed[place]
             part = chains[sub.text]
@@ -101,10 +102,10 @@ class SubagentWriter:
             drawn -= share
         return wrong
 
-    def _chain(self, time: int, text: str) -> Part:
+    def _chain(self, world: str, text: str) -> Part:
         return (
-            self._call(shapes.SEARCH, f"search {time}/{text}", 0.0),
-            self._call(shapes.REPORT, f"report {time}/{text}", self._retrieval_s),
+            self._call(shapes.SEARCH, f"search {world}/{text}", 0.0),
+            self._call(shapes.REPORT, f"report {world}/{text}", self._retrieval_s),
         )
 
     def _call(self, stage: str, content: str, before_s: float) -> Call:

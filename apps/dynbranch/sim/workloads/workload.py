@@ -48,7 +48,8 @@ STREAM: Final = ""
 FRESH: Final = "fresh"
 TABLE_1: Final = "table 1"
 MIXES: Final = (STREAM, FRESH, TABLE_1)
-"""The stream's own mix; nothing repeated or shared on purpose; the mix of the paper's Table 1."""
+"""The stream's own mix; nothing that two workflows have in common; the mix of the paper's Table 1, where they
+have nothing in common but what is repeated or shared on purpose."""
 
 WRITERS: Final[Mapping[str, Callable[[Making], Writer]]] = {
     "routing": RoutingWriter,
@@ -162,6 +163,7 @@ def _making(name: str, records: Records, numbers: Numbers, seed: int, varied: Va
         varied.gap_s,
         numbers["table1.shared"] if varied.mix == TABLE_1 else 0.0,
         varied.width,
+        varied.mix in (FRESH, TABLE_1),
     )
 
 
