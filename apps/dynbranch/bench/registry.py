@@ -72,6 +72,12 @@ BENCHES = {
         ),
         Bench("csl", "dynbranch.bench.csl_scale", "the store at scale: demands, memory, cascades"),
         Bench("demo", "dynbranch.bench.demo_passes", "the main job on real input: equality, hits, freshness"),
+        Bench(
+            "fidelity",
+            "dynbranch.bench.fidelity",
+            "three protocols, streamed and plain, executed, recorded and run ahead: one answer",
+            takes_quick=True,
+        ),
         Bench("hit_path", "dynbranch.bench.hit_path", "what a hit costs, also while a large write goes on"),
         Bench(
             "load",
@@ -80,6 +86,12 @@ BENCHES = {
             takes_quick=True,
         ),
         Bench("names", "dynbranch.bench.name_figures", "reuse names against an engine's rendered prompts"),
+        Bench(
+            "normalise",
+            "dynbranch.bench.normalise",
+            "from the bytes of a request to its name, in three protocols",
+            takes_quick=True,
+        ),
         Bench("pass_through", "dynbranch.bench.pass_through", "what DynBranch costs where it can not help"),
         Bench(
             "overlap",

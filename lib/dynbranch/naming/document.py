@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from json.encoder import encode_basestring
+from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Final, NoReturn, TypeAlias
 
 from dynbranch.domain.errors import InvalidRequest
@@ -57,7 +57,7 @@ def parse_body(source: bytes) -> Document:
 
 def parse_text(text: str) -> Json:
     """Parse one JSON text. Raises InvalidRequest (reason ``invalid_json``)."""
-    if _marks(text) > MAX_VALUES:
+    if len(text) > MAX_VALUES and _marks(text) > MAX_VALUES:
         _check_values(text)
     try:
         value: Json = _decode(text)
@@ -104,6 +104,8 @@ def kind_of(value: Json) -> str:
 
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
+_HOLDERS: Final = (dict, list)
+
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -128,15 +130,17 @@ _decode = json.JSONDecoder(
 
 
 def _emit(value: Json, parts: list[str]) -> None:
+    # Texts are most of all values: they are spelled where they stand, without a call of their own.
     if isinstance(value, str):
-        parts.append(encode_basestring(value))
+        parts.append(_quoted(value))
     elif isinstance(value, dict):
         opening = "{"
         for key, item in value.items():
-            parts.append(opening)
-            parts.append(encode_basestring(key))
-            parts.append(":")
-            _emit(item, parts)
+            if isinstance(item, str):
+                parts.append(f"{opening}{_quoted(key)}:{_quoted(item)}")
+            else:
+                parts.append(f"{opening}{_quoted(key)}:")
+                _emit(item, parts)
             opening = ","
         parts.append("}" if value else "{}")
     elif isinstance(value, list):
@@ -150,6 +154,14 @@ def _emit(value: Json, parts: list[str]) -> None:
         parts.append(value.text)
     else:
         parts.append("null" if value is None else "true" if value else "false")
+
+
+def _quoted(text: str) -> str:
+    """A JSON string that escapes nothing but what it must."""
+    # The function for ASCII alone is twice as fast, and escapes one character more.
+    if text.isascii() and "\x7f" not in text:
+        return encode_basestring_ascii(text)
+    return encode_basestring(text)
 
 
 def _children(value: Json) -> Iterator[Json]:
@@ -177,8 +189,15 @@ def _check_values(text: str) -> None:
 
 def _check_depth(value: Json) -> None:
     level, depth = [value], 1
-    while level := [item for parent in level for item in _children(parent) if isinstance(item, dict | list)]:
-        depth += 1
+    while level:
+        below: list[Json] = []
+        for parent in level:
+            if isinstance(parent, dict):
+                below += [item for item in parent.values() if isinstance(item, _HOLDERS)]
+            elif isinstance(parent, list):
+                below += [item for item in parent if isinstance(item, _HOLDERS)]
+        level = below
+        depth += bool(level)
         if depth > MAX_DEPTH:
             raise _too_deep()
 

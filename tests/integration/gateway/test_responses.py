@@ -237,14 +237,6 @@ async def test_errors_are_the_protocols_own(world: World, client: AsyncOpenAI) -
         await client.responses.create(**{**ASKED, "tools": [{"type": "code_interpreter"}]})
 
 
-async def test_responses_are_not_kept(world: World, client: AsyncOpenAI) -> None:
-    made = await client.responses.create(**ASKED)
-    with pytest.raises(NotFoundError, match="not kept"):
-        await client.responses.retrieve(made.id)
-    with pytest.raises(NotFoundError, match="not kept"):
-        await client.responses.delete(made.id)
-
-
 async def test_a_websocket_is_declined(world: World) -> None:
     offer = {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
     answer = await world.get("/v1/responses", offer)

@@ -18,7 +18,7 @@ from dynbranch.gateway.core.pool import NoPool, Offer, Pool, choose_pool
 from dynbranch.gateway.core.prompt_prefix import NO_PREFIX, PromptPrefix, prompt_prefix
 from dynbranch.gateway.core.request_headers import OptOuts, parse_identity, parse_opt_outs, parse_read_scope
 from dynbranch.gateway.core.reuse_policy import ReusePolicy, storable, why_not_reused
-from dynbranch.gateway.desk import Desk
+from dynbranch.gateway.desk import Desk, is_light
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.protocols.errors import ApiError, unknown_model
 from dynbranch.gateway.protocols.harness import Who, decoded_greedily, harness_in, who_asks
@@ -88,21 +88,21 @@ class Arrivals:
     async def chat(self, document: Document, headers: Mapping[str, str], tenant: str) -> Arrival:
         """A request in the form of Chat Completions, whatever it came as. Raises InvalidRequest, ApiError
         (404) for an unknown model, OnlyRaw."""
-        model_name, who = model_of(document), None
+        model_name, who, light = model_of(document), None, is_light(document.source)
         if harness_in(headers) is not None:
-            who = await self._desk.read(document.source, who_asks, headers, document.value)
+            who = await self._desk.read_as(light, who_asks, headers, document.value)
         if who is not None:
             headers = who.told_in(headers)
             if self.decodes_greedily(who):
-                document = await self._desk.read(document.source, decoded_greedily, document)
+                document = await self._desk.read_as(light, decoded_greedily, document)
         body = document.source
         identity, opt_outs = parse_identity(headers, tenant), parse_opt_outs(headers)
         scope = parse_read_scope(headers)
         pool = self._pool(self._directory.offers_of_model(model_name), "model", model_name)
         model = pool.executor
         assert isinstance(model, ModelDescription)
-        request = await self._desk.read(
-            body,
+        request = await self._desk.read_as(
+            light,
             partial(normalise_chat, served_model=model.id, fingerprint=model.fingerprint),
             document,
             model.equivalences,
@@ -122,6 +122,7 @@ class Arrivals:
             pool,
             identity,
             opt_outs,
+            light=light,
             recognised=recognised,
             once=once and opt_outs.may_hit and self._policy.reuse is not ReusePolicy.OFF,
             scope=scope,
@@ -147,6 +148,7 @@ class Arrivals:
             pool,
             identity,
             opt_outs,
+            light=is_light(body),
             recognised=await self._recognised(identity, StageKind.TOOL, tool.name, body),
             once=False,
             scope=PURE if tool.freshness is Freshness.IMMUTABLE else ReadScope(sources=(tool.source,)),
@@ -177,6 +179,7 @@ class Arrivals:
         identity: Identity,
         opt_outs: OptOuts,
         *,
+        light: bool,
         recognised: Recognised | None,
         once: bool,
         scope: ReadScope,
@@ -187,10 +190,9 @@ class Arrivals:
         repeatable: bool,
     ) -> Arrival:
         group = "*" if self._policy.shares_all else sharing_group(identity.tenant, forward_headers)
-        source = request.document.source
         demands = (once or not why_not) and opt_outs.may_store
-        engine_body, name, digests, prefix = await self._desk.read(
-            source, _order_of, request, group, pool, demands
+        engine_body, name, digests, prefix = await self._desk.read_as(
+            light, _order_of, request, group, pool, demands
         )
         if len(engine_body) > MAX_ORDER_BYTES:
             raise OnlyRaw(f"the body is larger than the {MAX_ORDER_BYTES} bytes that an agent takes")

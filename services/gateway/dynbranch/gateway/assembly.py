@@ -28,16 +28,18 @@ from dynbranch.gateway.endpoints.branches import BranchEndpoints
 from dynbranch.gateway.endpoints.catalogue import CatalogueEndpoints
 from dynbranch.gateway.endpoints.messages import MessagesEndpoints
 from dynbranch.gateway.endpoints.probes import ProbeEndpoints, Readiness
-from dynbranch.gateway.endpoints.responses import no_socket, not_kept
+from dynbranch.gateway.endpoints.responses import ResponsesEndpoints, no_socket
 from dynbranch.gateway.endpoints.stages import StageEndpoints
 from dynbranch.gateway.endpoints.stats import StatsEndpoint
 from dynbranch.gateway.endpoints.store import StoreEndpoints
+from dynbranch.gateway.kept_responses import KeptResponses
 from dynbranch.gateway.observer import Metrics, Observer
 from dynbranch.gateway.protocols.anthropic.dialect import MessagesDialect
 from dynbranch.gateway.protocols.anthropic.errors import MESSAGES_PATH
 from dynbranch.gateway.protocols.chat import ChatDialect
 from dynbranch.gateway.protocols.dialect import Dialect
 from dynbranch.gateway.protocols.responses.dialect import RESPONSES_PATH, ResponsesDialect
+from dynbranch.gateway.reading import Reading
 from dynbranch.gateway.recording import Recorder, RecordPolicy
 from dynbranch.gateway.registrar import Registrar
 from dynbranch.gateway.reporter import Reporter
@@ -95,6 +97,7 @@ class Gateway:
             clock=clock,
         )
         self.gate = self._new_gate()
+        self.kept = self._new_kept()
         self.reporter = self._new_reporter()
         self.templates = self._new_templates()
         self.recorder = self._new_recorder()
@@ -162,6 +165,17 @@ class Gateway:
             slow_s=settings.csl_slow_ms / 1000,
         )
         return CslGate(self._csl, budget_s=settings.csl_budget_ms / 1000, policy=policy, clock=self._clock)
+
+    def _new_kept(self) -> KeptResponses | None:
+        if self._csl is None or self.gate is None or not self._settings.keep_responses:
+            return None
+        return KeptResponses(
+            self.gate,
+            self._csl,
+            budget_s=self._settings.csl_budget_ms / 1000,
+            write_timeout_s=self._settings.write_timeout_s,
+            new_id=self._new_id,
+        )
 
     def _new_reporter(self) -> Reporter | None:
         if self._controller is None:
@@ -239,6 +253,7 @@ class Gateway:
             body_timeout_s=self._settings.body_timeout_s,
             arrivals=arrivals,
             desk=self.desk,
+            reading=Reading(self.desk, self.kept),
             conductor=conductor,
             bypass=bypass,
             observer=observer,
@@ -262,6 +277,7 @@ class Gateway:
             csl=self._csl,
             arrivals=arrivals,
             desk=self.desk,
+            reading=Reading(self.desk, self.kept),
             directory=self.directory,
             tenants=self._tenants,
             metrics=self.metrics,
@@ -284,14 +300,15 @@ class Gateway:
         dialects: dict[str, Dialect] = {
             "/v1/chat/completions": ChatDialect(),
             MESSAGES_PATH: dialect,
-            RESPONSES_PATH: ResponsesDialect(),
+            RESPONSES_PATH: ResponsesDialect(self.kept),
         }
+        responses = ResponsesEndpoints(self.kept, self._tenants)
         own = (
             Route("GET", "/v1/models", catalogue.models, Guard.TENANT),
             Route("GET", "/v1/models/…", catalogue.model, Guard.TENANT),
             Route("GET", RESPONSES_PATH, no_socket, Guard.TENANT),
-            Route("GET", f"{RESPONSES_PATH}/…", not_kept, Guard.TENANT),
-            Route("DELETE", f"{RESPONSES_PATH}/…", not_kept, Guard.TENANT),
+            Route("GET", f"{RESPONSES_PATH}/…", responses.one),
+            Route("DELETE", f"{RESPONSES_PATH}/…", responses.delete),
             Route("POST", f"{RESPONSES_PATH}/…", stages.raw),
         )
         return Routes(

@@ -35,6 +35,10 @@ class GatewaySettings(BaseSettings):
         Literal["claude-code", "codex", "deepseek-harness", "opencode", "qwen-code"], ...
     ] = Field((), description="Harnesses whose answers are decoded greedily, whatever they ask for.")
 
+    keep_responses: bool = Field(
+        True, description="Answers of Responses are kept for later requests, unless these say no."
+    )
+
     csl_budget_ms: float = Field(250, gt=0, description="Longest wait for the store's answer to a demand.")
     csl_slow_ms: float = Field(200, gt=0, description="A slower answer counts towards opening the breaker.")
     csl_bad_calls: int = Field(5, ge=1, description="Bad calls in a row that open the breaker.")

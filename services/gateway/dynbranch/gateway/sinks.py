@@ -102,10 +102,10 @@ class StreamSink:
 
     async def recorded(self, items: tuple[bytes, ...]) -> None:
         relay = self._form.relay(cached=True)
-        await self._end(relay.events(items) + relay.end())
+        await self._end(await self._form.kept(relay.events(items) + relay.end()))
 
     async def finish(self) -> None:
-        await self._end(self._relay.end())
+        await self._end(await self._form.kept(self._relay.end()))
 
     async def refuse(self, error: ErrorResponse) -> None:
         if self._exchange.started:
@@ -179,10 +179,12 @@ class CompletionSink(_WholeAnswer):
         self._form = form
 
     async def recorded(self, items: tuple[bytes, ...]) -> None:
-        await self._answer(self._form.whole(items, cached=True), self._form.headers)
+        whole = await self._form.kept(self._form.whole(items, cached=True))
+        await self._answer(whole, self._form.headers)
 
     async def finish(self) -> None:
-        await self._answer(self._form.whole(self._items, cached=False), self._form.headers)
+        whole = await self._form.kept(self._form.whole(self._items, cached=False))
+        await self._answer(whole, self._form.headers)
 
     async def refuse(self, error: ErrorResponse) -> None:
         await super().refuse(self._form.error(error))

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message, RawMessageStreamEvent
+from dynbranch.bench.corpus.answers import TOLD, call, items_of
+from dynbranch.bench.corpus.shapes import Object, Told, text
 from dynbranch.gateway.protocols.anthropic.rendering import MessageHead, MessageRelay, whole_message
 from dynbranch.gateway.protocols.anthropic.request import read_messages
 from dynbranch.gateway.protocols.anthropic.unfinished import completed_object
@@ -16,7 +18,6 @@ from dynbranch.naming.chunks import compact
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from unit.gateway.anthropic.corpus import TOLD, Object, Told, call, items_of, text
 
 Events: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 

@@ -17,12 +17,13 @@ from anthropic.types import (
     ToolUseBlockParam,
 )
 from anthropic.types.beta.message_create_params import MessageCreateParamsBase
+from dynbranch.bench.corpus.messages import ASKED, REFUSED
+from dynbranch.bench.corpus.shapes import Asked, Object
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.gateway.protocols.anthropic import blocks, conversation, request
 from dynbranch.naming.document import parse_body
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.gateway.anthropic.corpus import ASKED, REFUSED, Asked, Object
 
 FRAME: Object = {"model": "m", "max_tokens": 100}
 

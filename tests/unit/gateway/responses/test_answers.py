@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 import pytest
+from dynbranch.bench.corpus.answers import TOLD, items_of
+from dynbranch.bench.corpus.shapes import Object, Told
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem
 from dynbranch.gateway.protocols.responses.rendering import (
     END,
@@ -21,7 +23,6 @@ from openai import omit
 from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-from unit.gateway.anthropic.corpus import TOLD, Object, Told, items_of
 
 VENDORS: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 REPEATED = read_responses(b'{"model":"m","input":"hi"}').repeated

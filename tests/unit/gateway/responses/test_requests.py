@@ -6,6 +6,17 @@ import json
 from typing import Any, get_type_hints
 
 import pytest
+from dynbranch.bench.corpus.responses import (
+    ASKED,
+    REFUSED,
+    SPACE,
+    TOOL,
+    asks,
+    item,
+    result,
+    wants,
+)
+from dynbranch.bench.corpus.shapes import Asked, Object
 from dynbranch.domain.errors import InvalidRequest
 from dynbranch.gateway.protocols.responses import content, conversation, request, tools
 from dynbranch.naming.document import parse_body
@@ -24,18 +35,6 @@ from openai.types.responses.function_tool_param import FunctionToolParam
 from openai.types.responses.namespace_tool_param import NamespaceToolParam
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 from openai.types.responses.response_input_item_param import FunctionCallOutput
-from unit.gateway.responses.corpus import (
-    ASKED,
-    REFUSED,
-    SPACE,
-    TOOL,
-    Asked,
-    Object,
-    asks,
-    item,
-    result,
-    wants,
-)
 
 
 def read(fields: Object) -> request.AskedResponse:
@@ -79,7 +78,7 @@ def test_an_answer_repeats_what_was_asked(case: Asked) -> None:
     for key in ("instructions", "temperature", "top_p", "max_output_tokens", "tools", "tool_choice", "text"):
         if case.asks.get(key) is not None:
             assert repeated[key] == case.asks[key]
-    assert repeated["store"] is False
+    assert "store" not in repeated
 
 
 def test_what_no_engine_has_is_left_out_and_told() -> None:

@@ -23,7 +23,6 @@ BYTES_PER_TOKEN = 4
 """Of English text, about. It only says how much an engine is taken to hold."""
 
 _INSTRUCTIONS = frozenset({"system", "developer"})
-_PLAIN_MESSAGE = frozenset({"role", "content"})
 KEY_BYTES = 8
 _KEYED_BYTES = 8192
 """How much of a text a key is made of: a key only spreads, and need not tell everything apart."""
@@ -103,20 +102,21 @@ def _leading_instructions(messages: Sequence[Json]) -> int:
 
 def _spelled(message: Json) -> str:
     """Any one spelling that tells messages apart."""
-    if isinstance(message, dict) and message.keys() == _PLAIN_MESSAGE:
-        role, content = message["role"], message["content"]
-        if isinstance(role, str) and isinstance(content, str):
-            return f"{role}\x00{content}"
-    return _json(message)
-
-
-def _json(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_number)
+    match message:
+        case {"role": str() as role, "content": str() as content, **beside}:
+            return f"{role}\x00{content}\x00{_json(beside)}" if beside else f"{role}\x00{content}"
+        case _:
+            return _json(message)
 
 
 def _number(value: object) -> str:
     assert isinstance(value, Number)
     return value.text
+
+
+_json = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, separators=(",", ":"), default=_number
+).encode
 
 
 def _bytes(text: str) -> bytes:

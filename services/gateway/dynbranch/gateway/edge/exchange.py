@@ -220,6 +220,10 @@ class Exchange:
             self._room.take(counted_bytes - self._taken_bytes)
             self._taken_bytes = counted_bytes
 
+    def also_holds(self, held_bytes: int) -> None:
+        """What the body brought along counts with it. Raises ApiError (503)."""
+        self._count(self._taken_bytes + held_bytes)
+
     def put_down(self) -> None:
         """The body is not held any more, nor does the connection hold this exchange: the two would wait for
         the garbage collector together."""

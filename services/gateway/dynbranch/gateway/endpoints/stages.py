@@ -11,15 +11,18 @@ from dynbranch.domain.reuse import Identity
 from dynbranch.gateway.arrivals import Arrival, Arrivals, OnlyRaw, model_in
 from dynbranch.gateway.bypass import Body, Bypass, NotConnected, engine_url, tool_url
 from dynbranch.gateway.conductor import Account, Conductor
+from dynbranch.gateway.core.kept_response import Owner
 from dynbranch.gateway.core.outcome import Outcome
 from dynbranch.gateway.core.pool import names_of
 from dynbranch.gateway.core.request_headers import parse_identity, parse_opt_outs
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.edge.exchange import Exchange
 from dynbranch.gateway.edge.routes import Handler
+from dynbranch.gateway.endpoints.responses import owner_of
 from dynbranch.gateway.observer import Observer
 from dynbranch.gateway.protocols.dialect import Dialect, Response
 from dynbranch.gateway.protocols.errors import ApiError
+from dynbranch.gateway.reading import Reading
 from dynbranch.gateway.sinks import CompletionSink, Sink, StreamSink, ToolSink, failure_response
 from dynbranch.gateway.tenants import Tenants
 from dynbranch.naming.document import Document
@@ -40,6 +43,7 @@ class StageEndpoints:
         body_timeout_s: float,
         arrivals: Arrivals,
         desk: Desk,
+        reading: Reading,
         conductor: Conductor,
         bypass: Bypass,
         observer: Observer,
@@ -50,6 +54,7 @@ class StageEndpoints:
         self._body_timeout_s = body_timeout_s
         self._arrivals = arrivals
         self._desk = desk
+        self._reading = reading
         self._conductor = conductor
         self._bypass = bypass
         self._observer = observer
@@ -100,14 +105,15 @@ class StageEndpoints:
         self, dialect: Dialect, exchange: Exchange, account: Account, body: bytes, span: Span
     ) -> None:
         tenant = self._tenants.of(exchange.headers)
-        document = await self._desk.read(body, dialect.read, body)
+        owner = owner_of(tenant, exchange.headers)
+        document = await self._reading.read(dialect, exchange, body, owner)
         try:
             arrival = await self._arrivals.chat(document, dialect.headers(exchange.headers), tenant)
         except OnlyRaw as why:
             await self._model_aside(exchange, account, body, self._lacking(dialect, exchange, str(why)))
             return
         self._arrived(account, arrival, span, exchange, arrival.request.document.source)
-        stage, sink = arrival.stage, self._sink(dialect, exchange, account, arrival, document)
+        stage, sink = arrival.stage, self._sink(dialect, exchange, account, arrival, document, owner)
         del document
         # The parsed request may be many times as large as its text, and is not needed while it runs.
         del arrival
@@ -136,9 +142,16 @@ class StageEndpoints:
             await self._tool_aside(exchange, account, name, body)
 
     def _sink(
-        self, dialect: Dialect, exchange: Exchange, account: Account, arrival: Arrival, document: Document
+        self,
+        dialect: Dialect,
+        exchange: Exchange,
+        account: Account,
+        arrival: Arrival,
+        document: Document,
+        owner: Owner,
     ) -> Sink:
         request = arrival.request
+        may_keep = parse_opt_outs(exchange.headers).may_store
         form = dialect.form(
             Response(
                 request_id=account.request_id,
@@ -148,6 +161,7 @@ class StageEndpoints:
                 include_usage=request.include_usage,
                 document=document,
                 name=arrival.stage.name,
+                owner=owner if may_keep else None,
             )
         )
         sink = StreamSink if request.streaming else CompletionSink

@@ -8,19 +8,22 @@ from typing import Any
 
 from dynbranch.clients.ports import Csl, Unreachable
 from dynbranch.domain.errors import InvalidRequest
-from dynbranch.domain.ids import InvalidId, Name, RecordId, parse_record
+from dynbranch.domain.ids import InvalidId, Name, RecordId, parse_record, source_of
 from dynbranch.domain.reuse import DeclaredRead, Derivation, EntryView, Incarnation, Inspection, Invalidation
 from dynbranch.gateway.arrivals import Arrival, Arrivals, OnlyRaw, model_in
+from dynbranch.gateway.core.kept_response import SOURCE as KEPT_SOURCE
 from dynbranch.gateway.core.outcome import Outcome
 from dynbranch.gateway.core.request_headers import parse_opt_outs
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.edge.exchange import Exchange
 from dynbranch.gateway.edge.routes import Handler
+from dynbranch.gateway.endpoints.responses import owner_of
 from dynbranch.gateway.observer import Metrics
 from dynbranch.gateway.protocols.dialect import Dialect
 from dynbranch.gateway.protocols.errors import JSON, ApiError
 from dynbranch.gateway.protocols.members import dump
+from dynbranch.gateway.reading import Reading
 from dynbranch.gateway.tenants import Tenants
 from dynbranch.naming.document import Json, kind_of, parse_body
 from dynbranch.runtime import telemetry
@@ -41,6 +44,7 @@ class StoreEndpoints:
         csl: Csl | None,
         arrivals: Arrivals,
         desk: Desk,
+        reading: Reading,
         directory: Directory,
         tenants: Tenants,
         metrics: Metrics,
@@ -51,6 +55,7 @@ class StoreEndpoints:
         self._csl = csl
         self._arrivals = arrivals
         self._desk = desk
+        self._reading = reading
         self._directory = directory
         self._tenants = tenants
         self._metrics = metrics
@@ -124,7 +129,8 @@ class StoreEndpoints:
         urls = self._arrivals.model_urls(await self._desk.read(body, model_in, body))
         try:
             tenant = self._tenants.of(exchange.headers)
-            document = await self._desk.read(body, dialect.read, body)
+            owner = owner_of(tenant, exchange.headers)
+            document = await self._reading.read(dialect, exchange, body, owner)
             arrival = await self._arrivals.chat(document, dialect.headers(exchange.headers), tenant)
         except (OnlyRaw, ApiError) as problem:
             if isinstance(problem, ApiError) and not why_aside:
@@ -205,9 +211,12 @@ def _record(item: Json, index: int) -> RecordId:
     if not isinstance(item, str):
         raise _invalid(f"'{param}' must be a string, not {kind_of(item)}.", param)
     try:
-        return parse_record(item)
+        record = parse_record(item)
     except InvalidId as problem:
         raise _invalid(f"'{param}': {problem}.", param) from None
+    if source_of(record) == KEPT_SOURCE:
+        raise _invalid(f"'{param}': the source {KEPT_SOURCE!r} is the gateway's own.", param)
+    return record
 
 
 def _invalid(message: str, param: str) -> InvalidRequest:

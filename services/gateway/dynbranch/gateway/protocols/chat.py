@@ -25,6 +25,9 @@ class ChatForm:
     def headers(self) -> list[tuple[bytes, bytes]]:
         return []
 
+    async def kept(self, end: bytes) -> bytes:
+        return end
+
     def relay(self, *, cached: bool) -> ChunkRelay:
         return ChunkRelay(self.identity, include_usage=self.include_usage, cached=cached)
 
@@ -42,7 +45,10 @@ class ChatDialect:
     kind = "chat"
     of_engines = True
 
-    def read(self, body: bytes) -> Document:
+    def goes_on_from(self, body: bytes) -> str:
+        return ""
+
+    def read(self, body: bytes, earlier: bytes = b"") -> Document:
         return parse_body(body)
 
     def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:

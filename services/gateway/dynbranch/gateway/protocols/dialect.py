@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from dynbranch.gateway.core.kept_response import Owner
 from dynbranch.gateway.protocols.errors import ErrorResponse
 from dynbranch.naming.document import Document
 
@@ -32,6 +33,9 @@ class AnswerForm(Protocol):
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Headers of the protocol's own, on every answer."""
 
+    async def kept(self, end: bytes) -> bytes:
+        """The end of an answer, or all of it, once what later requests may ask for is put away."""
+
     def relay(self, *, cached: bool) -> Relay: ...
 
     def whole(self, items: Iterable[bytes], *, cached: bool) -> bytes:
@@ -47,7 +51,7 @@ class AnswerForm(Protocol):
 @dataclass(frozen=True, slots=True)
 class Response:
     """What a response is made with. ``document`` is what the dialect made of the request's body, ``name``
-    that of its result if it has one."""
+    that of its result if it has one. ``owner``: who may ask for it later; None: nobody."""
 
     request_id: str
     created_s: int
@@ -56,6 +60,7 @@ class Response:
     include_usage: bool
     document: Document
     name: bytes | None
+    owner: Owner | None = None
 
 
 class Dialect(Protocol):
@@ -67,8 +72,12 @@ class Dialect(Protocol):
     @property
     def of_engines(self) -> bool: ...
 
-    def read(self, body: bytes) -> Document:
-        """The request in the form of Chat Completions. Raises InvalidRequest."""
+    def goes_on_from(self, body: bytes) -> str:
+        """The id of the kept answer that a request goes on from; empty: of none. Raises InvalidRequest."""
+
+    def read(self, body: bytes, earlier: bytes = b"") -> Document:
+        """The request in the form of Chat Completions. ``earlier`` is the conversation that it goes on from,
+        empty where that is not known. Raises InvalidRequest."""
 
     def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """The request's headers as Chat Completions has them."""

@@ -76,6 +76,8 @@ def decoded_greedily(document: Document) -> Document:
     if not isinstance(value, dict) or value.get("temperature") == Number("0"):
         return document
     greedy: dict[str, Json] = {**value, "temperature": Number("0")}
+    if value and "temperature" not in value:
+        return Document(document.source.rstrip()[:-1] + b',"temperature":0}', greedy)
     return Document(emit(greedy).encode(), greedy)
 
 

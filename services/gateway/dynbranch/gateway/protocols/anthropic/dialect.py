@@ -26,6 +26,9 @@ class MessagesForm:
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [request_id_header(self.request_id)]
 
+    async def kept(self, end: bytes) -> bytes:
+        return end
+
     def relay(self, *, cached: bool) -> MessageRelay:
         return MessageRelay(self.head, cached=cached)
 
@@ -43,7 +46,10 @@ class MessagesDialect:
     kind = "messages"
     of_engines = False
 
-    def read(self, body: bytes) -> Document:
+    def goes_on_from(self, body: bytes) -> str:
+        return ""
+
+    def read(self, body: bytes, earlier: bytes = b"") -> Document:
         return read_messages(body)
 
     def headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ made up anew in every run; calls are known by their place in the conversation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,18 +36,23 @@ RESULT_MEMBERS: Final = frozenset(
     {"type", "id", "call_id", "output", "status", "caller", "name", "namespace"}
 )
 
+BEFORE: Final = "previous_response_id"
+"""The path of what a request goes on from."""
+
 _OURS: Final = frozenset({"role", "function", "tool_call_id", "tool_calls", "content", "index"})
 
 Message = dict[str, Json]
 
 
-def chat_messages(instructions: Json, given: Json) -> list[Json]:
-    """Raises InvalidRequest."""
+def chat_messages(instructions: Json, given: Json, before: Sequence[Json] = ()) -> list[Json]:
+    """``before`` are the items of the conversation that this one goes on from. Raises InvalidRequest."""
     conversation = _Conversation()
     if instructions is not None:
         if not isinstance(instructions, str):
             raise wrong_type("instructions", "a string", instructions)
         conversation.instructed([{"type": "text", "text": instructions}] if instructions else [])
+    for index, item in enumerate(before):
+        conversation.add(item, f"{BEFORE}[{index}]")
     match given:
         case None:
             raise missing("input")

@@ -15,6 +15,9 @@ from dynbranch.gateway.protocols.members import dump
 from dynbranch.gateway.protocols.signatures import GrowingSignature
 
 END: Final = b"data: [DONE]\n\n"
+_KEPT, _NOT_KEPT = b'"store":true}', b'"store":false}'
+"""How every response ends."""
+
 _DELTAS: Final = {
     BlockKind.TEXT: "response.output_text",
     BlockKind.REFUSAL: "response.refusal",
@@ -33,7 +36,7 @@ _PREFIXES: Final = {
 class ResponseHead:
     """What is this response's own. Equal ``seed`` gives equal ids of calls. ``repeated`` are the members that
     say what was asked; ``namespaced`` tells the namespace and the name of tools by the engine's name;
-    ``seals``: reasoning is also given in a form that comes back."""
+    ``seals``: reasoning is also given in a form that comes back; ``keeps``: it can be asked for later."""
 
     id: str
     created_s: int
@@ -42,6 +45,7 @@ class ResponseHead:
     repeated: bytes
     namespaced: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     seals: bool = False
+    keeps: bool = False
 
     def call_id(self, block: Block) -> str:
         digest = hashlib.sha256(b"dynbranch/call/1" + self.seed + block.call.to_bytes(8, "big"))
@@ -64,12 +68,17 @@ class ResponseHead:
             "model": self.model,
             **beside,
         }
-        return b'%b,"output":[%b],"usage":%b,%b}' % (
+        return b'%b,"output":[%b],"usage":%b,%b,%b' % (
             dump(first)[:-1],
             b",".join(items),
             dump(_usage(counts)),
             self.repeated,
+            _KEPT if self.keeps else _NOT_KEPT,
         )
+
+    def unkept(self, whole: bytes) -> bytes:
+        """The response, which could not be kept after all."""
+        return whole.removesuffix(_KEPT) + _NOT_KEPT if self.keeps else whole
 
 
 class ResponsePage:
@@ -247,7 +256,8 @@ class ResponseRelay:
 
     def __init__(self, head: ResponseHead, events: Events, *, cached: bool) -> None:
         self._events = events
-        self._reader = AnswerReader(ResponsePage(head, events), cached=cached)
+        self._page = ResponsePage(head, events)
+        self._reader = AnswerReader(self._page, cached=cached)
 
     def events(self, items: tuple[bytes, ...]) -> bytes:
         """Whole events for these items; empty while nothing of them is for the client. Raises
@@ -259,6 +269,10 @@ class ResponseRelay:
         """What follows the last item. Raises MalformedItem."""
         self._reader.end()
         return self._events.taken() + END
+
+    def whole(self) -> bytes:
+        """The response that the last event holds. Once it has ended."""
+        return self._page.whole()
 
 
 def whole_response(items: Iterable[bytes], head: ResponseHead, *, cached: bool) -> bytes:

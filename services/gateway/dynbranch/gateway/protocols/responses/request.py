@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dynbranch.domain.errors import InvalidRequest
 from dynbranch.gateway.protocols.parts import streaming
 from dynbranch.gateway.protocols.refusal import (
     beyond,
@@ -18,6 +17,7 @@ from dynbranch.gateway.protocols.refusal import (
     wrong_type,
     wrong_value,
 )
+from dynbranch.gateway.protocols.responses.continuing import unknown_response
 from dynbranch.gateway.protocols.responses.conversation import chat_messages
 from dynbranch.gateway.protocols.responses.tools import chosen_tool, offered_tools
 from dynbranch.naming.document import Document, Json, Number, emit, parse_body
@@ -32,11 +32,10 @@ IDENTITY: Final = frozenset(
         "prompt_cache_retention",
         "safety_identifier",
         "service_tier",
-        "store",
     }
 )
-"""Who asks, who pays and how soon, what is to be kept, and a bound on tools that do not run here: nothing of
-it reaches a model."""
+"""Who asks, who pays and how soon, and a bound on tools that do not run here: nothing of it reaches a
+model."""
 
 UNSERVED: Final = {
     "background": "an answer goes to who asks for it",
@@ -60,6 +59,7 @@ TRANSLATED: Final = frozenset(
         "parallel_tool_calls",
         "previous_response_id",
         "reasoning",
+        "store",
         "stream",
         "stream_options",
         "temperature",
@@ -112,20 +112,27 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class AskedResponse(Document):
+    """``keeps``: a later request may go on from the answer; ``asked`` and ``earlier`` are what it would need:
+    the body as it came, and the conversation before it."""
+
     repeated: Repeated
+    keeps: bool = False
+    asked: bytes = b""
+    earlier: bytes = b""
 
 
-def read_responses(body: bytes) -> AskedResponse:
-    """The request as Chat Completions. Raises InvalidRequest with the path of the Responses field in
-    ``facts["param"]``."""
+def read_responses(body: bytes, earlier: bytes = b"") -> AskedResponse:
+    """The request as Chat Completions. ``earlier`` are the items that it goes on from, a JSON array. Raises
+    InvalidRequest with the path of the Responses field in ``facts["param"]``."""
     asked = parse_body(body).value
     if not isinstance(asked, dict):
         raise wrong_type("body", "an object", asked)
     _check(asked)
+    before = _before(asked, earlier)
     offered = offered_tools(asked.get("tools"))
     chat: dict[str, Json] = {
         "model": text_at(asked, "model", ""),
-        "messages": chat_messages(asked.get("instructions"), asked.get("input")),
+        "messages": chat_messages(asked.get("instructions"), asked.get("input"), before),
     }
     _add_length(chat, asked)
     for name in _AS_SENT:
@@ -147,17 +154,17 @@ def read_responses(body: bytes) -> AskedResponse:
         left_out=tuple(dict.fromkeys(offered.left_out)),
         seals=_seals(asked.get("include")),
     )
-    return AskedResponse(emit(chat).encode(), chat, repeated)
+    return AskedResponse(
+        emit(chat).encode(),
+        chat,
+        repeated,
+        keeps=_keeps(asked.get("store")),
+        asked=body,
+        earlier=earlier or b"[]",
+    )
 
 
 def _check(asked: dict[str, Json]) -> None:
-    if asked.get("previous_response_id") is not None:
-        raise InvalidRequest(
-            "previous_response_not_found",
-            "'previous_response_id' is not served here: responses are not kept. "
-            "Send the items of the earlier turns in 'input', as with 'store: false'.",
-            facts={"param": "previous_response_id"},
-        )
     for name, why in UNSERVED.items():
         if asked.get(name) not in (None, False, []):
             raise unserved(name, why)
@@ -171,6 +178,28 @@ def _check(asked: dict[str, Json]) -> None:
             pass
         case _:
             raise unserved("top_logprobs", "probabilities of tokens are not told")
+
+
+def _before(asked: dict[str, Json], earlier: bytes) -> list[Json]:
+    previous = asked.get("previous_response_id")
+    if previous is None:
+        return []
+    if not isinstance(previous, str):
+        raise wrong_type("previous_response_id", "a string", previous)
+    items = parse_body(earlier).value if earlier else None
+    if not isinstance(items, list):
+        raise unknown_response(previous)
+    return items
+
+
+def _keeps(store: Json) -> bool:
+    match store:
+        case None | True:
+            return True
+        case False:
+            return False
+        case other:
+            raise wrong_type("store", "a boolean", other)
 
 
 def _add_length(chat: dict[str, Json], asked: dict[str, Json]) -> None:
@@ -276,6 +305,6 @@ def _fields(asked: dict[str, Json]) -> bytes:
     said = {
         name: asked[name] if asked.get(name) is not None else silent for name, silent in _REPEATED.items()
     }
-    # Whatever was asked: responses are not kept.
-    said |= {"store": False, "service_tier": "default"}
+    # Whatever was asked. What is kept is said where that is known.
+    said["service_tier"] = "default"
     return emit(said)[1:-1].encode()

@@ -3,19 +3,9 @@ reference and of the Open Responses specification; the texts are our own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-Object = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """``asks`` goes beside a model, ``chat`` is what of the engine's request it makes."""
-
-    name: str
-    asks: Object
-    chat: Object
+from dynbranch.bench.corpus.shapes import Asked, Object, assistant, called, system, text, tool_says, user
 
 
 def item(role: str, content: Any, **beside: Any) -> Object:
@@ -41,31 +31,6 @@ def result(call_id: str, output: Any = "ok", **beside: Any) -> Object:
 def reasoned(*texts: str, **beside: Any) -> Object:
     content = [{"type": "reasoning_text", "text": text} for text in texts]
     return {"type": "reasoning", "id": "rs_1", "summary": [], "content": content, **beside}
-
-
-def user(content: Any) -> Object:
-    return {"role": "user", "content": content}
-
-
-def system(content: Any) -> Object:
-    return {"role": "system", "content": content}
-
-
-def assistant(content: Any, **beside: Any) -> Object:
-    return {"role": "assistant", "content": content, **beside}
-
-
-def text(said: str, **beside: Any) -> Object:
-    return {"type": "text", "text": said, **beside}
-
-
-def called(place: int, arguments: str = "{}", name: str = "read") -> Object:
-    function = {"name": name, "arguments": arguments}
-    return {"id": f"call{place:05d}", "type": "function", "function": function}
-
-
-def tool_says(place: int, content: Any, **beside: Any) -> Object:
-    return {"role": "tool", "tool_call_id": f"call{place:05d}", "content": content, **beside}
 
 
 def asks(*items: Object, **fields: Any) -> Object:
