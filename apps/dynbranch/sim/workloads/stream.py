@@ -26,9 +26,14 @@ class Mix:
             raise ValueError("shares of a mix are not negative, and together at most 1")
 
 
-def workflows(writer: Writer, mix: Mix, begins: Sequence[Begin], seed: int) -> tuple[Workflow, ...]:
+def workflows(
+    writer: Writer, mix: Mix, begins: Sequence[Begin], seed: int, tenants: int = 1
+) -> tuple[Workflow, ...]:
     """Originals are drawn evenly from all that came before. Of two streams that differ in their shares only,
-    whatever is repeated in the one with less is in the other."""
+    whatever is repeated in the one with less is in the other.
+
+    New workflows go to ``tenants`` in turn, what repeats or shares to that of its original.
+    """
     chance = Random(f"mix {seed}")
     stories: list[Story] = []
     found: list[Workflow] = []
@@ -46,5 +51,7 @@ def workflows(writer: Writer, mix: Mix, begins: Sequence[Begin], seed: int) -> t
         else:
             story = writer.write(number)
         stories.append(story)
-        found.append(Workflow(number, begin.at_s, TENANT, story.turns, repeats, shares))
+        original = repeats if repeats is not None else shares
+        tenant = f"{TENANT} {number % tenants}" if original is None else found[original].tenant
+        found.append(Workflow(number, begin.at_s, tenant, story.turns, repeats, shares))
     return tuple(found)

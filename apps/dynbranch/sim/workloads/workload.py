@@ -109,12 +109,13 @@ def workload(
     branching: Branching | None = None,
     writes: float = 0.0,
     prefixes: bool = True,
+    tenants: int = 1,
     numbers: Numbers | None = None,
 ) -> Workload:
     """``clients``: a closed loop. ``phases``: Poisson in phases, which have their own length. ``trace``: gaps
     as in a recorded trace, scaled to ``rate`` where that is given. Else Poisson arrivals of ``rate``, by
     default the file's under load. ``count`` 0: as the file says. ``data``: a folder of records instead of the
-    package's. The rest: see ``Variation``.
+    package's. ``tenants``: who has nothing in common with one another. The rest: see ``Variation``.
 
     Raises UnknownWorkload, ValueError, OSError.
     """
@@ -130,7 +131,7 @@ def workload(
     writer = WRITERS[known](_making(known, records, numbers, seed, varied))
     shares = _mix(known, numbers, varied)
     when = begins(arrivals, seed)
-    found = workflows(writer, shares, when, seed)
+    found = workflows(writer, shares, when, seed, tenants)
     title = (
         f"{known}, {in_words(arrivals)}, {len(found)} workflows, seed {seed},"
         f" replay {shares.replay:g}, overlap {shares.overlap:g}, records of the {records.where}"

@@ -17,6 +17,7 @@ from dynbranch.sim.fleet.workflows import Call, Step, Workload
 from dynbranch.sim.workloads import react, routing, subagent
 from dynbranch.sim.workloads.description import Description, describe
 from dynbranch.sim.workloads.published import NumbersInvalid, read_numbers
+from dynbranch.sim.workloads.show import ROWS, table
 from dynbranch.sim.workloads.sizes import Lengths
 from dynbranch.sim.workloads.stories import Making
 from dynbranch.sim.workloads.traces import TRACES
@@ -396,3 +397,17 @@ def test_width_bounds_candidates() -> None:
 
 def test_nobody_knows_of_anothers_beginning_where_prefixes_are_off() -> None:
     assert not any(step.call.blocks for step in steps(workload("subagent", count=20, prefixes=False)))
+
+
+def test_what_repeats_is_its_originals_tenants() -> None:
+    stream = workload("hci", count=120, tenants=7)
+    assert len({workflow.tenant for workflow in stream.workflows}) == 7
+    for workflow in stream.workflows:
+        for original in (workflow.repeats, workflow.shares):
+            assert original is None or stream.workflows[original].tenant == workflow.tenant
+
+
+def test_a_table_shows_what_they_come_to() -> None:
+    lines = table(None, 20, (1,)).splitlines()
+    assert len(lines) == 2 + len(ROWS)
+    assert all(line.count("|") == lines[0].count("|") for line in lines)
