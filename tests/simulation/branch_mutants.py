@@ -11,6 +11,7 @@ from dynbranch.controller.core.branches.instances import OpenBranches
 from dynbranch.controller.core.branches.reservations import Quota
 from dynbranch.csl.core.library import Library
 from dynbranch.csl.core.memory import Memory
+from dynbranch.csl.core.planning import Planning
 from dynbranch.csl.core.shadows import Shadows
 from dynbranch.csl.core.store import Batch
 from dynbranch.domain.fills import DiscardResult
@@ -75,6 +76,20 @@ class WritesSpareFills(Library):
         return iter(())
 
 
+class _Deaf(Planning):
+    def committed(self, node: Any, derivation: Any) -> None:
+        pass
+
+
+class PlansHearNoCommits(Library):
+    """What is committed while a write looks for what it fells is not told to it."""
+
+    def begin_write(self, event: Any, view: Any, now: Any) -> None:
+        super().begin_write(event, view, now)
+        assert self.memory.planning is not None
+        self.memory.planning.__class__ = _Deaf
+
+
 class _CountsTwice(Filling):
     def settle(self, settlement: Any, now: Any, out: Any) -> Any:
         self._seen.clear()
@@ -117,6 +132,7 @@ BRANCH_MUTANTS = {
     "discards are forgotten": (BranchCores(library=DiscardsAreForgotten), {"I2"}),
     "draws are kept": (BranchCores(library=DrawsAreKept), {"C2.once"}),
     "writes spare fills": (BranchCores(library=WritesSpareFills), {"I3"}),
+    "plans hear no commits": (BranchCores(library=PlansHearNoCommits), {"I3", "store"}),
     "settlements count twice": (BranchCores(book=SettlementsCountTwice), {"I4"}),
     "reservations are kept": (BranchCores(book=ReservationsAreKept), {"I4", "core"}),
 }

@@ -36,6 +36,8 @@ def test_whatever_overtakes_what_the_promises_hold(title: str) -> None:
 def test_a_planted_bug_is_found(bug: str) -> None:
     cores, promises = BRANCH_MUTANTS[bug]
     scenario = DRAWN if "C2.once" in promises else WRITTEN if "I3" in promises else LOST
+    if bug.startswith("plans"):
+        scenario = QUICK["a write that looks in steps for what it fells"]
     explored = Explorer(scenario, cores).run()
     assert explored.violation and explored.promise in promises, told(explored)
     assert explored.steps
@@ -43,7 +45,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
 
 def test_every_mutant_is_a_subclass_of_a_production_core() -> None:
     source = (Path(__file__).parent / "branch_mutants.py").read_text()
-    cores = ("(Library)", "(Memory)", "(Shadows)", "(Filling)", "(BranchBook)", "(_Rebuilt)")
+    cores = ("(Library)", "(Memory)", "(Shadows)", "(Filling)", "(BranchBook)", "(_Rebuilt)", "(Planning)")
     assert source.count("\nclass ") == sum(map(source.count, cores))
 
 

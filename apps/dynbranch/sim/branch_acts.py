@@ -38,14 +38,16 @@ class Broken(AssertionError):
         self.promise = promise
 
 
-def store_side(cores: BranchCores) -> StoreSide:
+def store_side(cores: BranchCores, *, sliced: bool = False) -> StoreSide:
     ids, rows = Ids(), MemoryKeyValue()
     rows.apply(founding.found(1))
     limits = Limits(lease_ttl_ms=LEASE_MS, max_lease_ttl_ms=LEASE_MS, max_shadow_ttl_ms=LEASE_MS)
+    if sliced:
+        limits = replace(limits, slice_nodes=1)
     library = cores.library(limits=limits, new_id=ids, view=rows)
     # Nothing is evicted for want of room here, and every state holds the whole of it.
     library.memory.heat = Heat(bits=2)
-    return StoreSide(library, rows, ids)
+    return StoreSide(library, rows, ids, sliced)
 
 
 def settlement_in(side: StoreSide, number: int) -> Settlement:
@@ -73,13 +75,18 @@ def asked(side: StoreSide, event: StoreEvent, now: Moment, step: str, made: int)
     side.ids.step, side.ids.made = step, made
     decision = library.handle(event, rows, now)
     rows.apply(decision.batch)
-    for number in library.slices:
+    for number in () if side.sliced else library.slices:
         rows.apply(library.delete_slice(DeleteSlice(number), rows).batch)
         library.slice_deleted(number)
-    found = [*consistency.violations(rows), *library.violations(rows)]
+    must_hold(side)
+    return decision.reply, side.ids.made
+
+
+def must_hold(side: StoreSide) -> None:
+    """Raises Broken."""
+    found = [*consistency.violations(side.rows), *side.library.violations(side.rows)]
     if found:
         raise Broken("store", "; ".join(found))
-    return decision.reply, side.ids.made
 
 
 def worked(

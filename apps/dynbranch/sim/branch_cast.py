@@ -78,6 +78,8 @@ class Scenario:
     """Of the controller, which then knows nothing."""
     any_order: bool = False
     """Settlements overtake one another."""
+    sliced: bool = False
+    """A write looks in steps for what it fells, and deletes it in slices."""
     eager: frozenset[str] = frozenset()
 
     @property

@@ -27,11 +27,14 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class StoreSide:
-    """The store's core and its rows."""
+    """The store's core and its rows. ``sliced``: what a write condemned is deleted in steps of their own;
+    ``index`` is what it looks in for what it fells."""
 
     library: Library
     rows: MemoryKeyValue
     ids: Ids
+    sliced: bool = False
+    index: MemoryKeyValue | None = None
 
 
 class Table(Generic[Core]):

@@ -29,7 +29,7 @@ def deliveries_of(world: BranchWorld) -> list[Step]:
     found += [("run", one.hex()) for one in world.running]
     found += [("commit", one.hex()) for one in world.commits]
     found += [("release", one.hex()) for one in sorted(world.releases)]
-    found += [("write",)] if world.acknowledged < world.version else []
+    found += _write_of(world)
     for number, request in enumerate(world.requests):
         if request.at is At.WAITING:
             if request.generation in world.ends:
@@ -39,6 +39,15 @@ def deliveries_of(world: BranchWorld) -> list[Step]:
     waiting = [row.number for row in world.settlements() if row.number not in world.told]
     found += [("settle", str(n)) for n in (waiting if world.scenario.any_order else waiting[:1])]
     return found
+
+
+def _write_of(world: BranchWorld) -> list[Step]:
+    """Writes come one after the other, each when the slices of the one before are gone."""
+    if world.writing is not None:
+        return [("look",)]
+    if world.slices:
+        return [("slice",)]
+    return [("write",)] if world.acknowledged < world.version else []
 
 
 def _step_of(world: BranchWorld, key: StageKey, work: Work) -> Step | None:

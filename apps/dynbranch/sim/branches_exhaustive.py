@@ -114,6 +114,9 @@ QUICK: Mapping[str, Scenario] = {
         candidates=("a",), selections=("b",), wanted=(Wanted("a", foreign=True),), eager=RENDERING
     ),
     "a write": Scenario(candidates=("a",), writes=1, eager=TELLING),
+    "a write that looks in steps for what it fells": Scenario(
+        candidates=("a",), writes=1, sliced=True, eager=TELLING
+    ),
     "a sampled stage, wanted by two": Scenario(
         candidates=("a",), once=True, wanted=(Wanted("a"), Wanted("a", foreign=True)), eager=TELLING
     ),
@@ -129,7 +132,24 @@ QUICK: Mapping[str, Scenario] = {
     ),
 }
 
+THREE: Mapping[str, Scenario] = {
+    "of three, one that its own workflow may demand": Scenario(
+        candidates=("a",), wanted=(Wanted("a"),), selections=("a", "b"), writes=1
+    ),
+    "of three, one that another workflow may demand": Scenario(
+        candidates=("b",), wanted=(Wanted("b", foreign=True),), selections=("b", "a"), writes=1
+    ),
+    "of three, one that nobody demands": Scenario(
+        candidates=("c",), wanted=(), selections=("c", "a"), writes=1
+    ),
+}
+"""Three candidates, a demand by the own workflow and one by another, a write, a decision for any of them:
+every step of all in every order. What candidates do apart from one another is explored apart; that they are,
+``branch_alone`` shows."""
+
 LARGE: Mapping[str, Scenario] = {
+    **THREE,
+    "a write in slices, every step of a fill": Scenario(candidates=("a",), writes=1, sliced=True),
     "time is over, and the engine fails": Scenario(
         candidates=("a",), selections=("",), expires=True, failures=1, eager=TELLING
     ),
@@ -171,7 +191,7 @@ LARGE: Mapping[str, Scenario] = {
     ),
 }  # fmt: skip
 
-SIZES = {"quick": QUICK, "large": LARGE}
+SIZES = {"quick": QUICK, "three": THREE, "large": LARGE}
 
 
 def main() -> None:

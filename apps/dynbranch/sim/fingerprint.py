@@ -23,11 +23,12 @@ FOR_PEOPLE = frozenset({
 
 CONSTANT = frozenset({
     "decision", "limits", "bounds", "template", "point", "passport", "new_id", "scenario", "ids", "identity",
+    "sliced", "_base", "_is_shadow",
 })  # fmt: skip
 
 SAID_ELSEWHERE = frozenset({
     "branch", "_fills", "_keys", "_by_source", "_by_fill", "_by_producer", "_by_demand", "answered",
-    "held_bytes",
+    "held_bytes", "_written",
 })  # fmt: skip
 
 HEAPS = frozenset({"_timers", "_deadlines", "_expiries", "_due"})
