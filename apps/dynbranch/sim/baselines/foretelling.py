@@ -67,7 +67,7 @@ DRAFTER: Final[Mapping[Accuracy, Approximator]] = MappingProxyType(
         ),
         Accuracy.IMPLIED: Approximator(
             MappingProxyType(
-                {"routing": Rates((0.41,)), "react": Rates((0.01,)), "subagent": Rates((0.83,))},
+                {"routing": Rates((0.39,)), "react": Rates((0.01,)), "subagent": Rates((0.83,))},
             ),
             Rates((0.34,)),
         ),
@@ -84,7 +84,7 @@ SAMPLES: Final[Mapping[Accuracy, Approximator]] = MappingProxyType(
         ),
         Accuracy.IMPLIED: Approximator(
             MappingProxyType(
-                {"routing": Rates((0.30,)), "react": Rates((0.01,)), "subagent": Rates((0.69,))},
+                {"routing": Rates((0.22,)), "react": Rates((0.01,)), "subagent": Rates((0.68,))},
             ),
             Rates((0.73, 0.45, 0.28, 0.18, 0.11)),
         ),

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import zip_longest
 
 from dynbranch.sim.baselines.spending import Spending
-from dynbranch.sim.baselines.whole_requests import Answer, WholeRequests, predicted
+from dynbranch.sim.baselines.whole_requests import Answer, WholeRequests, predicted, request_of
 from dynbranch.sim.fleet.engines import Fleet, Run
 from dynbranch.sim.fleet.playing import Play, Records, Served, Then
 from dynbranch.sim.fleet.workflows import Step, Turn, Workflow, Write
@@ -48,7 +48,7 @@ class InstCache:
 
     def begins(self, play: Play) -> float | None:
         turns = play.workflow.turns
-        answer = self._cache.find(turns[0].steps[0].call.content) if len(turns) == 1 else None
+        answer = self._cache.find(request_of(turns, 0)) if len(turns) == 1 else None
         if answer is None:
             self._asked[play.name] = []
             return None
@@ -63,7 +63,7 @@ class InstCache:
     def call(self, play: Play, step: Step, then: Then) -> None:
         asked = self._asked[play.name]
         if play.step == 0:
-            asked.append(_Asked(known=self._cache.find(step.call.content)))
+            asked.append(_Asked(known=self._cache.find(request_of(play.workflow.turns, play.turn))))
         turn = asked[-1]
         if turn.known is not None and play.step < len(turn.known):
             self.spending.hits += 1
@@ -81,9 +81,9 @@ class InstCache:
 
     def ends(self, play: Play) -> None:
         """What was asked for the first time is known from now on."""
-        for asked, turn in zip(self._asked.pop(play.name, []), play.workflow.turns, strict=False):
+        for number, asked in enumerate(self._asked.pop(play.name, [])):
             if asked.known is None:
-                self._cache.insert(turn.steps[0].call.content, tuple(asked.values))
+                self._cache.insert(request_of(play.workflow.turns, number), tuple(asked.values))
 
     def write(self, write: Write) -> None:
         pass

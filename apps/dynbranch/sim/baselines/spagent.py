@@ -39,7 +39,7 @@ class SpagentSetting:
     samples: int = 4
     sample_tokens: int = 9
     suffix_tokens: int = 16
-    keep: bool = False
+    keep: bool = True
     charged: bool = False
 
 

@@ -7,40 +7,46 @@ its first call; the answer is that of every call that it takes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dynbranch.sim.fleet.playing import Records
 from dynbranch.sim.fleet.workflows import Turn, Workflow
 
 Answer = tuple[str, ...]
+Request = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class WholeRequests:
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[Request, Answer] = field(default_factory=dict)
 
-    def find(self, opening: str) -> Answer | None:
-        return self.answers.get(opening)
+    def find(self, request: Request) -> Answer | None:
+        return self.answers.get(request)
 
-    def insert(self, opening: str, answer: Answer) -> None:
+    def insert(self, request: Request, answer: Answer) -> None:
         """On a miss; what is there stays."""
-        self.answers.setdefault(opening, answer)
+        self.answers.setdefault(request, answer)
 
 
-def predicted(history: Iterable[Workflow], most: int) -> Mapping[str, Answer]:
+def request_of(turns: Sequence[Turn], number: int) -> Request:
+    """What is asked with the turn of that number."""
+    return tuple(turn.steps[0].call.content for turn in turns[: number + 1])
+
+
+def predicted(history: Iterable[Workflow], most: int) -> Mapping[Request, Answer]:
     """The ``most`` requests that were asked most often in another stream, and among those the first, with
     the answers that they have before anything is written."""
     before = Records()
-    turns: dict[str, Turn] = {}
-    asked: Counter[str] = Counter()
+    turns: dict[Request, Turn] = {}
+    asked: Counter[Request] = Counter()
     for workflow in history:
-        for turn in workflow.turns:
-            opening = turn.steps[0].call.content
-            turns.setdefault(opening, turn)
-            asked[opening] += 1
+        for number, turn in enumerate(workflow.turns):
+            request = request_of(workflow.turns, number)
+            turns.setdefault(request, turn)
+            asked[request] += 1
     # Equal counts stay in the order in which they came.
     return {
-        opening: tuple(before.value_of(step) for step in turns[opening].steps)
-        for opening, _ in asked.most_common(most)
+        request: tuple(before.value_of(step) for step in turns[request].steps)
+        for request, _ in asked.most_common(most)
     }

@@ -95,11 +95,15 @@ def test_instcache_is_stale_after_a_write_and_that_is_counted() -> None:
 
 
 def test_instcache_answers_each_turn_of_a_conversation_by_itself() -> None:
-    offer = Turn((Step(call("offer", 100), Decision("menu", ("x",))),), measured=False)
+    def offer(name: str) -> Turn:
+        return Turn((Step(call(f"offer {name}", 100), Decision("menu", ("x",))),), measured=False)
+
     x, y = (Turn((Step(call(f"take {pick}", 200)),), gap_s=3.0) for pick in "xy")
-    load = workload(*(workflow(number, offer, turn) for number, turn in enumerate((x, y, x))))
+    asked = (("a", x), ("a", y), ("a", x), ("b", x))
+    load = workload(*(workflow(number, offer(name), turn) for number, (name, turn) in enumerate(asked)))
     plays, _, _ = played(load, arm("instcache"))
-    assert latencies(plays) == [close(2.0), close(2.0), close(LOOKUP_S)]
+    # The same pick of another offer is another request.
+    assert latencies(plays) == [close(2.0), close(2.0), close(LOOKUP_S), close(2.0)]
 
 
 def test_helium_answers_each_operator_again_whoever_asks() -> None:
@@ -227,10 +231,10 @@ def test_spagent_runs_sampled_actions_while_the_step_is_reasoned_out() -> None:
 
 def test_spagent_s_wrong_actions_end_with_the_reasoning_unless_they_are_kept() -> None:
     load = workload(workflow(0, Turn(hops("a", 1))))
-    plays, serving, _ = played(load, spagent(SELDOM))
+    plays, serving, _ = played(load, spagent(SELDOM, keep=False))
     assert latencies(plays) == [close(ONE_HOP_S)]
     assert serving.spending.total.discarded_s == close(0.9)
-    _, serving, _ = played(load, spagent(SELDOM, keep=True))
+    _, serving, _ = played(load, spagent(SELDOM))
     assert serving.spending.total.discarded_s == close(2.0)
 
 
@@ -306,7 +310,7 @@ def random_workloads(draw: st.DrawFn) -> Workload:
 ARMS: tuple[BaselineArm, ...] = (
     *(arm(name) for name in NAMES),
     dsp(0.5, depth=3, draft_s=0.05),
-    spagent(0.7, keep=True),
+    spagent(0.7, keep=False),
     spagent(0.7, samples=2),
 )
 

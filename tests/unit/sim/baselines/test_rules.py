@@ -20,16 +20,16 @@ LATENCY, THROUGHPUT = Criterion.LATENCY, Criterion.THROUGHPUT
 def test_instcache_predicts_what_was_asked_most_often_and_among_equals_the_first() -> None:
     turns = {name: Turn(hops(name, 1)) for name in "abc"}
     history = [workflow(number, turns[name]) for number, name in enumerate("abbcc")]
-    assert list(predicted(history, 2)) == ["b think 0", "c think 0"]
-    assert predicted(history, 1)["b think 0"] == ("b think 0", "b act 0", "b answer")
+    assert list(predicted(history, 2)) == [("b think 0",), ("c think 0",)]
+    assert predicted(history, 1)[("b think 0",)] == ("b think 0", "b act 0", "b answer")
 
 
 def test_instcache_keeps_the_first_answer_and_never_lets_go() -> None:
     cache = WholeRequests()
-    cache.insert("asked", ("old",))
-    cache.insert("asked", ("new",))
-    assert cache.find("asked") == ("old",)
-    assert cache.find("asked ") is None
+    cache.insert(("asked",), ("old",))
+    cache.insert(("asked",), ("new",))
+    assert cache.find(("asked",)) == ("old",)
+    assert cache.find(("asked", "again")) is None
 
 
 def test_helium_s_first_writer_wins_and_the_least_recently_used_goes() -> None:
