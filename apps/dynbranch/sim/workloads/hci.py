@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from itertools import groupby
 from random import Random
 
 from dynbranch.controller.core.predictors.offer import Offer
@@ -25,8 +24,7 @@ class HciWriter:
         self._predictor = Offer()
         self._next: deque[Decision] = deque()
         self.template = shapes.hci(making.branching_of("hci"))
-        menus = dialogues(making.records)
-        found = [list(group) for _, group in groupby(menus, key=lambda decision: decision.record)]
+        found = [record for record in making.records.dialogues if record["br"]]
         self._deck = Deck(found, f"hci {making.seed}")
         self._width = making.width or numbers.of("hci", "width")
         self._spent_s = numbers["hci.spent_s"]
@@ -41,7 +39,8 @@ class HciWriter:
 
     def write(self, number: int, lent: Story | None = None) -> Story:
         if not self._next:
-            self._next.extend(self._deck.draw()[1])
+            _, record = self._deck.draw()
+            self._next.extend(dialogues(replace(self.making.records, dialogues=(record,))))
         menu = self._next.popleft()
         picked = menu.selection
         ranked = self._predictor.propose(menu.question, _NOW)[: self._width]

@@ -13,7 +13,7 @@ the stream, each before its decision is learned.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -111,11 +111,13 @@ def workload(
     prefixes: bool = True,
     tenants: int = 1,
     numbers: Numbers | None = None,
+    records: Records | None = None,
 ) -> Workload:
     """``clients``: a closed loop. ``phases``: Poisson in phases, which have their own length. ``trace``: gaps
     as in a recorded trace, scaled to ``rate`` where that is given. Else Poisson arrivals of ``rate``, by
     default the file's under load. ``count`` 0: as the file says. ``data``: a folder of records instead of the
-    package's. ``tenants``: who has nothing in common with one another. The rest: see ``Variation``.
+    package's, or ``records`` that were loaded already. ``tenants``: who have nothing in common. The rest: see
+    ``Variation``.
 
     Raises UnknownWorkload, ValueError, OSError.
     """
@@ -124,7 +126,8 @@ def workload(
         raise UnknownWorkload(f"there is no workload {name!r}; there are {', '.join(WRITERS)}")
     if mix not in MIXES:
         raise UnknownWorkload(f"there is no mix {mix!r}; there are {', '.join(map(repr, MIXES))}")
-    numbers, records = numbers or read_numbers(), load(data, _files(known, trace))
+    numbers = numbers or read_numbers()
+    records = load(data, _files(known, trace)) if records is None else records
     varied = Variation(mix, replay, overlap, width, gap_s, window, shown, branching, writes, prefixes)
     count = count or numbers["stream.count"]
     arrivals = _arrivals(known, records, numbers, rate, clients, tuple(phases), trace, count)
@@ -134,9 +137,19 @@ def workload(
     found = workflows(writer, shares, when, seed, tenants)
     title = (
         f"{known}, {in_words(arrivals)}, {len(found)} workflows, seed {seed},"
-        f" replay {shares.replay:g}, overlap {shares.overlap:g}, records of the {records.where}"
+        f" replay {shares.replay:g}, overlap {shares.overlap:g}{_changed(varied)}, records of the {records.where}"
     )
     return Workload(title, writer.template, found, _writes(found, when, writes, seed), clients)
+
+
+def _changed(varied: Variation) -> str:
+    """What else is not as the file says."""
+    plain = Variation()
+    told = {"mix", "replay", "overlap"} - ({"mix"} if varied.mix else set())
+    names = [field.name for field in fields(Variation) if field.name not in told]
+    return "".join(
+        f", {name} {getattr(varied, name)}" for name in names if getattr(varied, name) != getattr(plain, name)
+    )
 
 
 def _files(name: str, trace: str) -> tuple[str, ...]:

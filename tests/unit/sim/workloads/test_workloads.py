@@ -71,7 +71,7 @@ def test_a_rate_moves_arrivals_and_nothing_else() -> None:
 
 
 def test_more_replay_keeps_what_was_replayed_with_less() -> None:
-    less, more = (workload("hci", count=200, replay=share, overlap=0.0) for share in (0.22, 0.77))
+    less, more = (workload("routing", count=200, replay=share, overlap=0.0) for share in (0.22, 0.77))
     for one, other in zip(less.workflows, more.workflows, strict=True):
         assert one.repeats is None or other.repeats == one.repeats
     shares = [sum(w.repeats is not None for w in stream.workflows) / 200 for stream in (less, more)]
@@ -239,7 +239,7 @@ def test_table_1_has_repeats_overlaps_and_what_has_nothing_in_common() -> None:
 
 def test_nothing_is_common_to_fresh_workflows() -> None:
     for name in FOUR:
-        assert describe(workload(name, mix=FRESH, count=150)).reusable == 0.0
+        assert describe(workload(name, mix=FRESH, count=60)).reusable == 0.0
 
 
 # What is known when
