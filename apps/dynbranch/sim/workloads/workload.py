@@ -137,7 +137,8 @@ def workload(
     found = workflows(writer, shares, when, seed, tenants)
     title = (
         f"{known}, {in_words(arrivals)}, {len(found)} workflows, seed {seed},"
-        f" replay {shares.replay:g}, overlap {shares.overlap:g}{_changed(varied)}, records of the {records.where}"
+        f" replay {shares.replay:g}, overlap {shares.overlap:g}{_changed(varied)},"
+        f" records of the {records.where}"
     )
     return Workload(title, writer.template, found, _writes(found, when, writes, seed), clients)
 
