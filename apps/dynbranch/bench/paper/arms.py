@@ -2,11 +2,146 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from dynbranch.bench.paper.runs import Seen, Size, Spec
+from dynbranch.enginemodel.parameters import BatchParameters, preset
+from dynbranch.sim.baselines.arms import NAMES as BASELINES
+from dynbranch.sim.baselines.arms import arm as baseline
+from dynbranch.sim.fleet.playing import Arm, floor
+from dynbranch.sim.fleet.runs import Outcome, Played, performed
+from dynbranch.sim.fleet.serving import ALWAYS, C1, C2, DYNBRANCH, ORACLE, ORACLE_C2, STATIC, DynBranchArm
+from dynbranch.sim.fleet.workflows import Workflow, Workload
+from dynbranch.sim.workloads.arrivals import Phase, paper_phases, phase_of
+from dynbranch.sim.workloads.published import read_numbers
+from dynbranch.sim.workloads.workload import slots, workload
+
+OURS: Final[Mapping[str, DynBranchArm]] = {
+    "c1": C1,
+    "c2": C2,
+    "dynbranch": DYNBRANCH,
+    "always": ALWAYS,
+    "static": STATIC,
+    "oracle": ORACLE,
+    "c2-oracle": ORACLE_C2,
+}
+ARMS: Final = ("floor", *BASELINES, *OURS)
+HISTORY_SEED: Final = 1000
+"""Of the stream from which InstCache is filled beforehand: no measured one's."""
+
+
+class UnknownArm(ValueError):
+    """There is no such arm. The message names those there are."""
 
 
 def run(spec: Spec, size: Size, data: Path | None) -> Seen:
-    """In a process of its own."""
-    raise NotImplementedError(spec.arm)
+    """In a process of its own. Raises UnknownArm, UnknownWorkload, UnknownPreset."""
+    phases = paper_phases(read_numbers()) if spec.phased else ()
+    asked = asked_of(spec, spec.seed, phases, data)
+    outcome, serving = performed(
+        asked, arm_of(spec, phases, data), parameters_of(spec), spec.engines, spec.seed
+    )
+    serving.validate_state()
+    unseen = 0 if phases or spec.mix == "table 1" else size.serial_unseen if spec.clients else size.unseen
+    return seen_of(outcome, asked, phases, min(unseen, len(asked.workflows) // 2))
+
+
+def asked_of(spec: Spec, seed: int, phases: Sequence[Phase], data: Path | None) -> Workload:
+    return workload(
+        spec.workload,
+        rate=spec.rate,
+        clients=spec.clients,
+        phases=phases,
+        count=spec.count,
+        seed=seed,
+        data=data,
+        mix=spec.mix,
+        replay=spec.replay,
+        width=spec.width,
+    )
+
+
+def arm_of(spec: Spec, phases: Sequence[Phase], data: Path | None) -> Arm:
+    """Raises UnknownArm."""
+    if spec.arm == "floor":
+        return floor
+    if spec.arm in OURS:
+        ours = OURS[spec.arm]
+        return ours if spec.width is None else replace(ours, width=spec.width)
+    if spec.arm not in BASELINES:
+        raise UnknownArm(f"there is no arm {spec.arm!r}; there are {', '.join(ARMS)}")
+    history = asked_of(spec, HISTORY_SEED, phases, data).workflows if spec.arm == "instcache" else ()
+    return baseline(spec.arm, history=history)
+
+
+def parameters_of(spec: Spec) -> BatchParameters:
+    found = preset(spec.machine)
+    assert isinstance(found, BatchParameters)
+    slow = spec.slowness
+    return replace(
+        found,
+        slots=slots(),
+        decode_step_ms=found.decode_step_ms * slow,
+        batched_extra_ms=found.batched_extra_ms * slow,
+        prefill_tokens_per_s=found.prefill_tokens_per_s / slow,
+    )
+
+
+def seen_of(outcome: Outcome, asked: Workload, phases: Sequence[Phase], unseen: int) -> Seen:
+    pairs = list(zip(asked.workflows, outcome.plays, strict=True))[unseen:]
+    accounts = [play.account for _, play in pairs]
+    turns = [
+        (latency_s, kind_of(workflow), phase_of(phases, play.began_s) if phases else "")
+        for workflow, play in pairs
+        for latency_s in play.turns_s
+    ]
+    latencies, kinds, began = zip(*turns, strict=True)
+    outcomes = Counter(one for _, play in pairs for one in play.outcomes)
+    busy = [one.utilisation for one in outcome.slices]
+    return Seen(
+        latencies,
+        kinds,
+        began,
+        workflows=len(pairs),
+        wrong=sum(play.wrong for _, play in pairs),
+        calls=sum(outcomes.values()),
+        outcomes=dict(sorted(outcomes.items())),
+        fills=sum(one.fills for one in accounts),
+        consumed=sum(one.consumed for one in accounts),
+        consumed_s=sum(one.used_s for one in accounts),
+        discarded_s=sum(one.discarded_s for one in accounts),
+        predictions=sum(one.predictions for one in accounts),
+        opened=sum(one.opened for one in accounts),
+        refused=sum(one.refused for one in accounts),
+        utilisation=statistics.fmean(busy) if busy else 0.0,
+        by_phase={one.name: _of_phase(outcome, pairs, phases, one.name) for one in phases},
+    )
+
+
+def kind_of(workflow: Workflow) -> str:
+    if workflow.repeats is not None:
+        return "repeat"
+    return "fresh" if workflow.shares is None else "partial"
+
+
+def _of_phase(
+    outcome: Outcome, pairs: Sequence[tuple[Workflow, Played]], phases: Sequence[Phase], name: str
+) -> dict[str, float]:
+    """What was decided in one phase, and how full the engines were."""
+    accounts = [play.account for _, play in pairs if phase_of(phases, play.began_s) == name]
+    opened = sum(one.opened for one in accounts)
+    refused = sum(one.refused for one in accounts)
+    thresholds = [one.threshold for one in outcome.prices if phase_of(phases, one.at_s) == name]
+    busy = [one.utilisation for one in outcome.slices if phase_of(phases, one.at_s) == name]
+    return {
+        "branches": opened + 0.0,
+        "opened_share": round(1 - refused / opened, 4) if opened else 0.0,
+        "fills": sum(one.fills for one in accounts),
+        "threshold_median": round(statistics.median(thresholds), 4) if thresholds else 0.0,
+        "utilisation": round(statistics.fmean(busy), 4) if busy else 0.0,
+    }
