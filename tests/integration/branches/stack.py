@@ -31,6 +31,7 @@ from dynbranch.csl.core import founding
 from dynbranch.csl.core.library import Library
 from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.fake import FakeCsl, counting_ids
+from dynbranch.csl.key_value import MemoryKeyValue, StoreFull
 from dynbranch.csl.shell import HOUSEKEEPING_S, Shell
 from dynbranch.domain.branches import TemplateSet
 from dynbranch.domain.engine import GenerationOrder
@@ -290,7 +291,10 @@ async def _keep_house(csl: FakeCsl) -> None:
     """Of the store as it is: one that was restarted does nothing more."""
     while True:
         await asyncio.sleep(HOUSEKEEPING_S)
-        await csl.shell._keep_house()
+        try:
+            await csl.shell._keep_house()
+        except StoreFull as error:
+            csl.shell._say_full(error)
 
 
 async def _awaited(work: Stepped) -> None:
@@ -320,10 +324,12 @@ class _Named(Line):
 
 
 @asynccontextmanager
-async def running_stack(awaits: Awaits, *, once: bool = False) -> AsyncIterator[Stack]:
+async def running_stack(
+    awaits: Awaits, *, once: bool = False, rows: MemoryKeyValue | None = None
+) -> AsyncIterator[Stack]:
     """Within, everybody knows everybody. ``once``: the stage that is run ahead is a sampled one."""
     clock, ids, heat = LeapingClock(), counting_ids(), int(once)
-    csl = FakeCsl(clock=clock, new_id=ids, limits=LIMITS)
+    csl = FakeCsl(clock=clock, new_id=ids, limits=LIMITS, rows=rows)
     runs, gates = Counter[str](), dict[str, asyncio.Event]()
     demanded, begun = set[Name](), set[Name]()
 

@@ -78,8 +78,9 @@ class FakeCsl:
         limits: Limits | None = None,
         new_id: Callable[[], bytes] | None = None,
         epoch: int = 1,
+        rows: MemoryKeyValue | None = None,
     ) -> None:
-        self.store = MemoryKeyValue()
+        self.store = rows or MemoryKeyValue()
         self.store.apply(founding.found(epoch))
         core = Library(limits=limits or Limits(), new_id=new_id or counting_ids(), view=self.store)
         self.shell = Shell(self.store, core, clock or ManualClock())
