@@ -170,7 +170,23 @@ def _explanation_tables(answer: Mapping[str, Any]) -> list[Table]:
     for each in answer.get("fields", []):
         unknown = "" if each["known"] else " (unknown: it determines)"
         fields.add_row(escape(each["path"]), each["class"] + unknown)
-    return [_facts("this request", summary), fields]
+    return [_facts("this request", summary), fields, *_nearest(answer.get("nearest"))]
+
+
+def _nearest(nearest: Mapping[str, Any] | None) -> list[Table]:
+    """The stored request that is most like it, and what is different."""
+    if nearest is None:
+        return []
+    who = "the same workflow" if nearest["same_workflow"] else f"workflow {nearest['workflow'] or 'unknown'}"
+    title = f"stored and most like it, of {escape(who)}: {nearest['name']}"
+    table = Table("differs in", "this request", "the stored one", title=title, title_justify="left")
+    for one in nearest["differences"]:
+        place = one["from_character"]
+        here = (one["here"] or "-") + (f", other from character {place}" if place is not None else "")
+        table.add_row(escape(one["path"] or "(all)"), escape(here), escape(one["there"] or "-"))
+    if nearest["more"]:
+        table.add_row(f"and {nearest['more']} more", "", "")
+    return [table]
 
 
 def _write_tables(answer: Mapping[str, Any]) -> list[Table]:

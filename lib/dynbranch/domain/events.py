@@ -48,7 +48,8 @@ class OutputTold:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalSeen:
-    """``traceparent`` names the request's span; empty where nobody records it."""
+    """``traceparent`` names the request's span; empty where nobody records it. ``turn``: how many answers of
+    the model the conversation holds already."""
 
     at: UnixMs
     demand_id: DemandId
@@ -58,6 +59,7 @@ class ArrivalSeen:
     streaming: bool
     told: StageTold | None = None
     traceparent: str = ""
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,13 +31,14 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks. An empty string means not told."""
+    """Who asks. An empty string means not told. ``parent_id`` is the agent that started this one."""
 
     tenant: str = "default"
     workflow_type_id: str = ""
     workflow_id: str = ""
     agent_id: str = ""
     stage: str = ""
+    parent_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -75,6 +75,11 @@ class NormalisedRequest:
         return _CHAT_FORM + emit(_in_one_order(named, self.table)).encode()
 
     @property
+    def turn(self) -> int:
+        """How many answers of the model the conversation holds already."""
+        return sum(message.get("role") == "assistant" for message in self._messages)
+
+    @property
     def input_digests(self) -> tuple[Digest, ...]:
         """Of what earlier stages may have produced: assistant texts and calls, tool results."""
         return _input_digests(self._messages)

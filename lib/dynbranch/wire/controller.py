@@ -71,6 +71,7 @@ def _arrival_out(event: ArrivalSeen) -> pb.ArrivalSeen:
         name=event.name or b"",
         streaming=event.streaming,
         traceparent=event.traceparent,
+        turn=event.turn,
     )
     told = event.told
     if told is not None:
@@ -94,6 +95,7 @@ def _arrival_in(at: UnixMs, message: pb.ArrivalSeen) -> ArrivalSeen:
         streaming=message.streaming,
         told=_stage_told_in(message) if message.stage else None,
         traceparent=shared.traceparent_in(message.traceparent),
+        turn=message.turn,
     )
 
 

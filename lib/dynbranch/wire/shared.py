@@ -169,6 +169,7 @@ def identity_out(identity: Identity) -> pb.Identity:
         workflow_id=identity.workflow_id,
         agent_id=identity.agent_id,
         stage=identity.stage,
+        parent_id=identity.parent_id,
     )
 
 
@@ -180,6 +181,7 @@ def identity_in(message: pb.Identity) -> Identity:
         workflow_id=message.workflow_id,
         agent_id=message.agent_id,
         stage=message.stage,
+        parent_id=message.parent_id,
     )
 
 

@@ -333,6 +333,7 @@ class ArrivalSeen(_message.Message):
     CACHE_SCOPE_FIELD_NUMBER: _builtins.int
     FORWARD_HEADERS_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
     demand_id: _builtins.bytes
     target: _builtins.str
     name: _builtins.bytes
@@ -347,6 +348,8 @@ class ArrivalSeen(_message.Message):
     cache_scope: _builtins.str
     traceparent: _builtins.str
     """W3C trace context of the request, for the branches that it opens or resolves to link to. Empty: not traced."""
+    turn: _builtins.int
+    """How many answers of the model the conversation holds already."""
     @_builtins.property
     def identity(self) -> _shared_pb2.Identity: ...
     @_builtins.property
@@ -377,10 +380,11 @@ class ArrivalSeen(_message.Message):
         cache_scope: _builtins.str = ...,
         forward_headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         traceparent: _builtins.str = ...,
+        turn: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_scope", b"cache_scope", "demand_id", b"demand_id", "forward_headers", b"forward_headers", "identity", b"identity", "name", b"name", "selections", b"selections", "sharing_group", b"sharing_group", "stage", b"stage", "stage_index", b"stage_index", "streaming", b"streaming", "target", b"target", "traceparent", b"traceparent", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_scope", b"cache_scope", "demand_id", b"demand_id", "forward_headers", b"forward_headers", "identity", b"identity", "name", b"name", "selections", b"selections", "sharing_group", b"sharing_group", "stage", b"stage", "stage_index", b"stage_index", "streaming", b"streaming", "target", b"target", "traceparent", b"traceparent", "turn", b"turn", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

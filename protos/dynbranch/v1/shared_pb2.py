@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64ynbranch/v1/shared.proto\x12\x0c\x64ynbranch.v1\"*\n\x07Version\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"<\n\x04Read\x12\x0e\n\x06record\x18\x01 \x01(\t\x12$\n\x05\x61s_of\x18\x02 \x01(\x0b\x32\x15.dynbranch.v1.Version\"+\n\x0bIncarnation\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\"j\n\x08Identity\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x18\n\x10workflow_type_id\x18\x02 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x03 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x04 \x01(\t\x12\r\n\x05stage\x18\x05 \x01(\t\"P\n\tReadScope\x12\x0c\n\x04pure\x18\x01 \x01(\x08\x12$\n\x08\x64\x65\x63lared\x18\x02 \x03(\x0b\x32\x12.dynbranch.v1.Read\x12\x0f\n\x07sources\x18\x03 \x03(\t\"=\n\rGenerationRef\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12\x15\n\ragent_address\x18\x02 \x01(\t\"\xb6\x02\n\x05Lease\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\x0c\x12/\n\ngeneration\x18\x03 \x01(\x0b\x32\x1b.dynbranch.v1.GenerationRef\x12)\n\nread_token\x18\x04 \x01(\x0b\x32\x15.dynbranch.v1.Version\x12&\n\x05scope\x18\x05 \x01(\x0b\x32\x17.dynbranch.v1.ReadScope\x12,\n\tproducers\x18\x06 \x03(\x0b\x32\x19.dynbranch.v1.Incarnation\x12\x0e\n\x06ttl_ms\x18\x07 \x01(\r\x12&\n\x04\x66ill\x18\x08 \x01(\x0b\x32\x18.dynbranch.v1.FillOrigin\x12\x0c\n\x04once\x18\t \x01(\x08\x12\x15\n\rshadow_ttl_ms\x18\n \x01(\r\"f\n\nFillOrigin\x12\x11\n\tbranch_id\x18\x01 \x01(\x0c\x12\x10\n\x08trial_id\x18\x02 \x01(\x0c\x12\x0f\n\x07\x66ill_id\x18\x03 \x01(\x0c\x12\r\n\x05stage\x18\x04 \x01(\r\x12\x13\n\x0btraceparent\x18\x05 \x01(\t\"\x90\x01\n\x0b\x45rrorDetail\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x64vice\x18\x02 \x01(\t\x12\x33\n\x05\x66\x61\x63ts\x18\x03 \x03(\x0b\x32$.dynbranch.v1.ErrorDetail.FactsEntry\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"U\n\tCallError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12)\n\x06\x64\x65tail\x18\x03 \x01(\x0b\x32\x19.dynbranch.v1.ErrorDetail*\xb8\x01\n\x10\x44\x65terminismLevel\x12!\n\x1d\x44\x45TERMINISM_LEVEL_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x44\x45TERMINISM_LEVEL_SAMPLED\x10\x01\x12\x1c\n\x18\x44\x45TERMINISM_LEVEL_GREEDY\x10\x02\x12%\n!DETERMINISM_LEVEL_BATCH_INVARIANT\x10\x03\x12\x1d\n\x19\x44\x45TERMINISM_LEVEL_SOURCED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64ynbranch/v1/shared.proto\x12\x0c\x64ynbranch.v1\"*\n\x07Version\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"<\n\x04Read\x12\x0e\n\x06record\x18\x01 \x01(\t\x12$\n\x05\x61s_of\x18\x02 \x01(\x0b\x32\x15.dynbranch.v1.Version\"+\n\x0bIncarnation\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\x04\"}\n\x08Identity\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x18\n\x10workflow_type_id\x18\x02 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x03 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x04 \x01(\t\x12\r\n\x05stage\x18\x05 \x01(\t\x12\x11\n\tparent_id\x18\x06 \x01(\t\"P\n\tReadScope\x12\x0c\n\x04pure\x18\x01 \x01(\x08\x12$\n\x08\x64\x65\x63lared\x18\x02 \x03(\x0b\x32\x12.dynbranch.v1.Read\x12\x0f\n\x07sources\x18\x03 \x03(\t\"=\n\rGenerationRef\x12\x15\n\rgeneration_id\x18\x01 \x01(\x0c\x12\x15\n\ragent_address\x18\x02 \x01(\t\"\xb6\x02\n\x05Lease\x12\x10\n\x08lease_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\x0c\x12/\n\ngeneration\x18\x03 \x01(\x0b\x32\x1b.dynbranch.v1.GenerationRef\x12)\n\nread_token\x18\x04 \x01(\x0b\x32\x15.dynbranch.v1.Version\x12&\n\x05scope\x18\x05 \x01(\x0b\x32\x17.dynbranch.v1.ReadScope\x12,\n\tproducers\x18\x06 \x03(\x0b\x32\x19.dynbranch.v1.Incarnation\x12\x0e\n\x06ttl_ms\x18\x07 \x01(\r\x12&\n\x04\x66ill\x18\x08 \x01(\x0b\x32\x18.dynbranch.v1.FillOrigin\x12\x0c\n\x04once\x18\t \x01(\x08\x12\x15\n\rshadow_ttl_ms\x18\n \x01(\r\"f\n\nFillOrigin\x12\x11\n\tbranch_id\x18\x01 \x01(\x0c\x12\x10\n\x08trial_id\x18\x02 \x01(\x0c\x12\x0f\n\x07\x66ill_id\x18\x03 \x01(\x0c\x12\r\n\x05stage\x18\x04 \x01(\r\x12\x13\n\x0btraceparent\x18\x05 \x01(\t\"\x90\x01\n\x0b\x45rrorDetail\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x64vice\x18\x02 \x01(\t\x12\x33\n\x05\x66\x61\x63ts\x18\x03 \x03(\x0b\x32$.dynbranch.v1.ErrorDetail.FactsEntry\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"U\n\tCallError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12)\n\x06\x64\x65tail\x18\x03 \x01(\x0b\x32\x19.dynbranch.v1.ErrorDetail*\xb8\x01\n\x10\x44\x65terminismLevel\x12!\n\x1d\x44\x45TERMINISM_LEVEL_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x44\x45TERMINISM_LEVEL_SAMPLED\x10\x01\x12\x1c\n\x18\x44\x45TERMINISM_LEVEL_GREEDY\x10\x02\x12%\n!DETERMINISM_LEVEL_BATCH_INVARIANT\x10\x03\x12\x1d\n\x19\x44\x45TERMINISM_LEVEL_SOURCED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ERRORDETAIL_FACTSENTRY']._loaded_options = None
   _globals['_ERRORDETAIL_FACTSENTRY']._serialized_options = b'8\001'
-  _globals['_DETERMINISMLEVEL']._serialized_start=1099
-  _globals['_DETERMINISMLEVEL']._serialized_end=1283
+  _globals['_DETERMINISMLEVEL']._serialized_start=1118
+  _globals['_DETERMINISMLEVEL']._serialized_end=1302
   _globals['_VERSION']._serialized_start=43
   _globals['_VERSION']._serialized_end=85
   _globals['_READ']._serialized_start=87
@@ -42,19 +42,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INCARNATION']._serialized_start=149
   _globals['_INCARNATION']._serialized_end=192
   _globals['_IDENTITY']._serialized_start=194
-  _globals['_IDENTITY']._serialized_end=300
-  _globals['_READSCOPE']._serialized_start=302
-  _globals['_READSCOPE']._serialized_end=382
-  _globals['_GENERATIONREF']._serialized_start=384
-  _globals['_GENERATIONREF']._serialized_end=445
-  _globals['_LEASE']._serialized_start=448
-  _globals['_LEASE']._serialized_end=758
-  _globals['_FILLORIGIN']._serialized_start=760
-  _globals['_FILLORIGIN']._serialized_end=862
-  _globals['_ERRORDETAIL']._serialized_start=865
-  _globals['_ERRORDETAIL']._serialized_end=1009
-  _globals['_ERRORDETAIL_FACTSENTRY']._serialized_start=965
-  _globals['_ERRORDETAIL_FACTSENTRY']._serialized_end=1009
-  _globals['_CALLERROR']._serialized_start=1011
-  _globals['_CALLERROR']._serialized_end=1096
+  _globals['_IDENTITY']._serialized_end=319
+  _globals['_READSCOPE']._serialized_start=321
+  _globals['_READSCOPE']._serialized_end=401
+  _globals['_GENERATIONREF']._serialized_start=403
+  _globals['_GENERATIONREF']._serialized_end=464
+  _globals['_LEASE']._serialized_start=467
+  _globals['_LEASE']._serialized_end=777
+  _globals['_FILLORIGIN']._serialized_start=779
+  _globals['_FILLORIGIN']._serialized_end=881
+  _globals['_ERRORDETAIL']._serialized_start=884
+  _globals['_ERRORDETAIL']._serialized_end=1028
+  _globals['_ERRORDETAIL_FACTSENTRY']._serialized_start=984
+  _globals['_ERRORDETAIL_FACTSENTRY']._serialized_end=1028
+  _globals['_CALLERROR']._serialized_start=1030
+  _globals['_CALLERROR']._serialized_end=1115
 # @@protoc_insertion_point(module_scope)

@@ -131,11 +131,14 @@ class Identity(_message.Message):
     WORKFLOW_ID_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
+    PARENT_ID_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     workflow_type_id: _builtins.str
     workflow_id: _builtins.str
     agent_id: _builtins.str
     stage: _builtins.str
+    parent_id: _builtins.str
+    """The agent that started this one."""
     def __init__(
         self,
         *,
@@ -144,10 +147,11 @@ class Identity(_message.Message):
         workflow_id: _builtins.str = ...,
         agent_id: _builtins.str = ...,
         stage: _builtins.str = ...,
+        parent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "stage", b"stage", "tenant", b"tenant", "workflow_id", b"workflow_id", "workflow_type_id", b"workflow_type_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "parent_id", b"parent_id", "stage", b"stage", "tenant", b"tenant", "workflow_id", b"workflow_id", "workflow_type_id", b"workflow_type_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -30,6 +30,7 @@ async def test_explain_tells_who_asks(world: World) -> None:
         "workflow": CODEX["session-id"],
         "agent": CODEX["thread-id"],
         "parent": None,
+        "turn": 0,
         "stage": "s",
     }
 

@@ -40,6 +40,7 @@ identities = build(
     workflow_id=words,
     agent_id=words,
     stage=words,
+    parent_id=words,
 )
 scopes = build(reuse.ReadScope, declared=several(declared), sources=several(sources))
 generations = build(reuse.GenerationRef, generation_id=ids, agent_address=words)
@@ -319,6 +320,7 @@ arrivals = build(
     streaming=st.booleans(),
     told=st.none() | stages_told,
     traceparent=words,
+    turn=u32,
 )
 choices = build(
     events.ChoiceSeen,

@@ -12,7 +12,7 @@ from dynbranch.domain.engine import Freshness, ModelDescription, ToolDescription
 from dynbranch.domain.ids import Digest, Name
 from dynbranch.domain.reuse import PURE, Identity, Level, ReadScope
 from dynbranch.domain.template import StageKind
-from dynbranch.gateway.conductor import Stage
+from dynbranch.gateway.core.harness_profile import profile_of
 from dynbranch.gateway.core.life import Plan
 from dynbranch.gateway.core.pool import NoPool, Offer, Pool, choose_pool
 from dynbranch.gateway.core.prompt_prefix import NO_PREFIX, PromptPrefix, prompt_prefix
@@ -22,6 +22,7 @@ from dynbranch.gateway.desk import Desk, is_light
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.protocols.errors import ApiError, unknown_model
 from dynbranch.gateway.protocols.harness import Who, decoded_greedily, harness_in, who_asks
+from dynbranch.gateway.stage import Stage
 from dynbranch.gateway.telling import Recognised, recognise
 from dynbranch.gateway.templates import Templates
 from dynbranch.naming.document import Document, parse_body
@@ -132,7 +133,10 @@ class Arrivals:
             forward_headers=self._forwarded(headers),
             repeatable=True,
         )
-        return replace(arrival, who=who) if who is not None else arrival
+        if who is None:
+            return arrival
+        grace_ms = profile_of(who.harness).detach_grace_ms
+        return replace(arrival, who=who, stage=replace(arrival.stage, detach_grace_ms=grace_ms))
 
     async def tool(self, name: str, body: bytes, headers: Mapping[str, str], tenant: str) -> Arrival:
         """Raises InvalidRequest, ApiError (404) for an unknown tool, OnlyRaw."""

@@ -17,6 +17,7 @@ from dynbranch.gateway.conductor import Adoption, Conductor
 from dynbranch.gateway.config import GatewaySettings
 from dynbranch.gateway.core.breaker import BreakerPolicy
 from dynbranch.gateway.core.prompt_prefix import blocks_of_tokens
+from dynbranch.gateway.core.recent_arrivals import RecentArrivals
 from dynbranch.gateway.core.reuse_policy import ReusePolicy
 from dynbranch.gateway.core.routing import Router
 from dynbranch.gateway.csl_gate import CslGate
@@ -43,6 +44,7 @@ from dynbranch.gateway.reading import Reading
 from dynbranch.gateway.recording import Recorder, RecordPolicy
 from dynbranch.gateway.registrar import Registrar
 from dynbranch.gateway.reporter import Reporter
+from dynbranch.gateway.returning import Returning
 from dynbranch.gateway.templates import Templates
 from dynbranch.gateway.tenants import Tenants
 from dynbranch.runtime.clock import Clock
@@ -100,6 +102,7 @@ class Gateway:
         self.kept = self._new_kept()
         self.reporter = self._new_reporter()
         self.templates = self._new_templates()
+        self.recent = RecentArrivals(max_bytes=settings.recent_bytes)
         self.recorder = self._new_recorder()
         self.readiness = Readiness(
             engine_url=settings.engine_url,
@@ -229,6 +232,7 @@ class Gateway:
         )
 
     def _stages(self, arrivals: Arrivals, bypass: Bypass) -> StageEndpoints:
+        returning = Returning(self.desk, self._clock, self._settings.detach_grace_ms)
         conductor = Conductor(
             registrar=Registrar(self.gate, new_id=self._new_id) if self.gate is not None else None,
             csl=self._csl,
@@ -237,8 +241,8 @@ class Gateway:
             clock=self._clock,
             new_id=self._new_id,
             idle_s=self._settings.idle_s,
-            detach_grace_ms=self._settings.detach_grace_ms,
             adoption=Adoption(self._settings.adopt, self._settings.adopt_stall_ms / 1000),
+            returning=returning,
         )
         observer = Observer(
             self.metrics,
@@ -255,8 +259,10 @@ class Gateway:
             desk=self.desk,
             reading=Reading(self.desk, self.kept),
             conductor=conductor,
+            returning=returning,
             bypass=bypass,
             observer=observer,
+            recent=self.recent,
             tenants=self._tenants,
             new_id=self._new_id,
         )
@@ -280,6 +286,7 @@ class Gateway:
             reading=Reading(self.desk, self.kept),
             directory=self.directory,
             tenants=self._tenants,
+            recent=self.recent,
             metrics=self.metrics,
             body_timeout_s=self._settings.body_timeout_s,
             write_timeout_s=self._settings.write_timeout_s,

@@ -11,34 +11,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dynbranch.clients.ports import Csl, Take, Unreachable
-from dynbranch.domain.engine import Completed, Failed, GenerationEvents, GenerationOrder, WireProtocol
+from dynbranch.domain.engine import Completed, Failed, GenerationEvents, GenerationOrder
 from dynbranch.domain.errors import DomainError, InvalidRequest, NotFound
-from dynbranch.domain.ids import BranchId, DemandId, Digest, GenerationId, Name
-from dynbranch.domain.reuse import (
-    PURE,
-    Demand,
-    FillOrigin,
-    GenerationRef,
-    Hit,
-    Identity,
-    Lease,
-    Level,
-    Live,
-    ReadScope,
-)
+from dynbranch.domain.ids import BranchId, DemandId, GenerationId, Name
+from dynbranch.domain.reuse import Demand, FillOrigin, GenerationRef, Hit, Identity, Lease, Level, Live
 from dynbranch.gateway.core import life as lives
 from dynbranch.gateway.core.life import RequestLife
 from dynbranch.gateway.core.outcome import Outcome, Report, saved_ms
-from dynbranch.gateway.core.prompt_prefix import NO_PREFIX, PromptPrefix
 from dynbranch.gateway.core.reuse_policy import AdoptPolicy
 from dynbranch.gateway.directory import Directory, Heard
 from dynbranch.gateway.edge.exchange import ClientGone, Exchange
 from dynbranch.gateway.listening import Listener
 from dynbranch.gateway.protocols.chunk_relay import MalformedItem
-from dynbranch.gateway.protocols.errors import error_body
+from dynbranch.gateway.protocols.errors import ErrorResponse, error_body
 from dynbranch.gateway.recording import Recorded
 from dynbranch.gateway.registrar import Registrar
+from dynbranch.gateway.returning import Returning
 from dynbranch.gateway.sinks import Sink, failure_response
+from dynbranch.gateway.stage import Stage
 from dynbranch.gateway.telling import Recognised
 from dynbranch.naming.chunks import decode_payload, origin_of
 from dynbranch.runtime import telemetry
@@ -51,6 +41,7 @@ _log = logging.getLogger(__name__)
 
 ATTACH_WAIT_MS = 50
 _RELEASE_TIMEOUT_S = 2.0
+_SILENT = "it said nothing for as long as this harness waits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +54,6 @@ class Adoption:
 
 class Stalled(Exception):
     """An adopted fill gave nothing for too long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One stage to serve. ``level`` is what its executor declares for it."""
-
-    plan: lives.Plan
-    protocol: WireProtocol
-    target: str
-    body: bytes
-    identity: Identity
-    level: Level
-    name: Name | None = None
-    scope: ReadScope = PURE
-    input_digests: tuple[Digest, ...] = ()
-    may_hit: bool = True
-    forward_headers: tuple[tuple[str, str], ...] = ()
-    sharing_group: str = ""
-    cache_scope: str = ""
-    prefix: PromptPrefix = NO_PREFIX
 
 
 @dataclass(slots=True)
@@ -136,7 +107,7 @@ class Conductor:
         clock: Clock,
         new_id: Callable[[], bytes],
         idle_s: float,
-        detach_grace_ms: int,
+        returning: Returning,
         adoption: Adoption | None = None,
     ) -> None:
         self._registrar = registrar
@@ -146,8 +117,8 @@ class Conductor:
         self._clock = clock
         self._new_id = new_id
         self._idle_s = idle_s
-        self._detach_grace_ms = detach_grace_ms
         self.adoption = adoption or Adoption()
+        self._returning = returning
         self._tracer = telemetry.tracer("dynbranch.gateway")
 
     async def serve(self, stage: Stage, sink: Sink, account: Account) -> None:
@@ -167,8 +138,13 @@ class Conductor:
         try:
             await run.to_its_end()
         except (asyncio.CancelledError, ClientGone):
+            shown = life.state is lives.State.SHOWING
+            self._returning.leave(life, stage)
             self.tidy(life.handle(lives.Left()))
-            raise
+            if not account.exchange.goes_on_to_tell():
+                raise
+            account.failed = True
+            await (sink.break_off(None, _SILENT) if shown else sink.refuse(_silent()))
 
     async def registered(self, identity: Identity, exchange: Exchange) -> None:
         """Before an arrival that demands nothing runs, the store learns of its workflow, if it can. Raises
@@ -267,7 +243,7 @@ class Conductor:
             fingerprint_digest=stage.plan.pool.fingerprint,
             identity=stage.identity,
             lease=effect.lease,
-            detach_grace_ms=self._detach_grace_ms,
+            detach_grace_ms=self._returning.grace_ms(stage),
             forward_headers=stage.forward_headers,
             cache_scope=stage.cache_scope,
             prompt_hint=stage.prefix.hint,
@@ -521,6 +497,11 @@ class _Run:
         self._sink.forget()
         if self._listener is not None:
             self._listener.forget()
+
+
+def _silent() -> ErrorResponse:
+    body = error_body(503, f"The engine gave no answer: {_SILENT}.", code="engine_silent")
+    return ErrorResponse(503, body, retry_after_s=1)
 
 
 def _malformed(problem: MalformedItem) -> Failed:

@@ -82,6 +82,11 @@ class GatewaySettings(BaseSettings):
         500_000, ge=1, description="Tokens of prompts that one engine's prefix cache has room for."
     )
 
+    recent_bytes: int = Field(
+        16 * 2**20,
+        ge=0,
+        description="Bodies of recent requests that 'explain' compares a new one with; 0: none are kept.",
+    )
     max_in_flight: int = Field(2048, ge=1, description="Exchanges in flight; more get 503.")
     max_body_bytes: int = Field(64 * 2**20, ge=1, description="Larger bodies get 413.")
     max_buffered_bytes: int = Field(

@@ -138,7 +138,14 @@ class Observer:
                 self._ended(account, kind, span)
 
     def arrived(
-        self, account: Account, identity: Identity, target: str, name: Name | None, *, streaming: bool
+        self,
+        account: Account,
+        identity: Identity,
+        target: str,
+        name: Name | None,
+        *,
+        streaming: bool,
+        turn: int = 0,
     ) -> None:
         """The request is going to be served. Its second telling, by way of the raw path, is none."""
         if account.arrived:
@@ -146,7 +153,9 @@ class Observer:
         account.arrived, account.outcome = True, Outcome.MISS
         if self._reporter is not None:
             self._reporter.report(
-                ArrivalSeen(self._clock.unix_ms(), account.demand_id, identity, target, name, streaming)
+                ArrivalSeen(
+                    self._clock.unix_ms(), account.demand_id, identity, target, name, streaming, turn=turn
+                )
             )
 
     # -- workflow types with a template, or that are recorded ---------------------------------------------
@@ -160,7 +169,8 @@ class Observer:
             account.recorded = recorder.note(_noted(arrival, body))
             account.listener = Listener(arrival.kind) if account.recorded is not None else None
         if self._reporter is None or known is None or known.stage is None:
-            self.arrived(account, stage.identity, stage.target, stage.name, streaming=streaming)
+            turn = arrival.request.turn
+            self.arrived(account, stage.identity, stage.target, stage.name, streaming=streaming, turn=turn)
             return
         account.arrived, account.outcome, account.recognised = True, Outcome.MISS, known
         selectors = known.template.deciding.get(known.stage.name)
@@ -174,6 +184,7 @@ class Observer:
             stage.name,
             streaming,
             traceparent=telemetry.traceparent(trace.get_current_span()),
+            turn=arrival.request.turn,
         )
         read = partial(
             _unless_it_fails,

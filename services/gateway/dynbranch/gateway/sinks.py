@@ -134,8 +134,9 @@ class StreamSink:
         # Every write holds whole events, so this one too falls between two of them.
         async with self._sending:
             if not self._exchange.finished:
-                await self._start()
-                await self._exchange.write(self._form.keep_alive)
+                with self._exchange.saying_nothing():
+                    await self._start()
+                    await self._exchange.write(self._form.keep_alive)
 
 
 def _one_line(body: bytes) -> bytes:

@@ -181,7 +181,8 @@ class Plan:
 
     ``demands``: the store is asked. ``repeatable``: running it twice does no harm (a model call, or a tool
     with a declared source). ``may_stand_aside``: a raw path to the engine is known. ``once``: it samples, so
-    that only a fill of its own may serve it, whatever that fill gives.
+    that only a fill of its own may serve it, whatever that fill gives. ``resumes``: the generation that the
+    same request left behind when its client lost the connection.
     """
 
     pool: Pool
@@ -189,6 +190,7 @@ class Plan:
     repeatable: bool = True
     may_stand_aside: bool = False
     once: bool = False
+    resumes: GenerationRef | None = None
 
 
 class IllegalMove(AssertionError):
@@ -290,7 +292,11 @@ class RequestLife:
     # -- one function per kind of move ---------------------------------------------------------------------
 
     def _begin(self, event: Event) -> tuple[Effect, ...]:
-        return self._start("no agent is ready")
+        if self.plan.resumes is None:
+            return self._start("no agent is ready")
+        self.state, self.generation = State.ATTACHING, self.plan.resumes
+        self.owns, self.joined, self.adopted = False, True, False
+        return (Attach(self.generation),)
 
     def _answered(self, event: Event) -> tuple[Effect, ...]:
         assert isinstance(event, Answered)
@@ -411,7 +417,7 @@ class Move:
 _ANEW = (State.DEMANDING, State.EXECUTING, State.ASIDE, State.REFUSED)
 
 TABLE: dict[tuple[State, type[Event]], Move] = {
-    (State.NEW, Begin): Move(RequestLife._begin, _ANEW),
+    (State.NEW, Begin): Move(RequestLife._begin, (*_ANEW, State.ATTACHING)),
     (State.NEW, Left): Move(RequestLife._left, (State.LEFT,)),
     (State.DEMANDING, Answered): Move(
         RequestLife._answered,

@@ -53,6 +53,7 @@ def parse_identity(headers: Mapping[str, str], tenant: str) -> Identity:
         workflow_id=_identity_header(headers, "x-dynbranch-workflow"),
         agent_id=_identity_header(headers, "x-dynbranch-agent"),
         stage=_identity_header(headers, "x-dynbranch-stage"),
+        parent_id=_identity_header(headers, "x-dynbranch-parent"),
     )
 
 

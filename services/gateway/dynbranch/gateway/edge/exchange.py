@@ -31,6 +31,7 @@ _ONCE = frozenset(
         b"x-api-key",
         b"x-dynbranch-agent",
         b"x-dynbranch-bypass",
+        b"x-dynbranch-parent",
         b"x-dynbranch-stage",
         b"x-dynbranch-workflow",
         b"x-dynbranch-workflow-type",
@@ -121,6 +122,12 @@ class Exchange:
         self.sending_since: Instant | None = None
         self.when_idle: Callable[[], Awaitable[None]] | None = None
         """Called by the watch over exchanges in flight when nothing was sent for long."""
+        self.last_said = self.arrived
+        """When something was sent that says something."""
+        self.silence_s: float | None = None
+        """How long nothing may be said before the work is stopped, so that an error can be told; None: for
+        ever."""
+        self._fell_silent = False
         self._receive = receive
         self._send = send
         self._max_body_bytes = max_body_bytes
@@ -279,6 +286,30 @@ class Exchange:
         if self._worker is not None and not self._held:
             self._worker.cancel()
 
+    def fall_silent(self) -> None:
+        """Nothing was said for too long: the work is to end, and to tell that."""
+        if self._worker is not None and not (self._held or self.finished or self._fell_silent):
+            self._fell_silent = True
+            self._worker.cancel()
+
+    def goes_on_to_tell(self) -> bool:
+        """Whether the work was cancelled because it was silent, and the client is still there to be told."""
+        if not self._fell_silent or self.gone:
+            return False
+        self.silence_s = None
+        task = asyncio.current_task()
+        # Somebody else may have cancelled it, too.
+        return task is not None and task.uncancel() <= 0
+
+    @contextmanager
+    def saying_nothing(self) -> Iterator[None]:
+        """Within, what is sent says nothing."""
+        said = self.last_said
+        try:
+            yield
+        finally:
+            self.last_said = said
+
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
@@ -302,7 +333,7 @@ class Exchange:
         """``write`` where it does not have to wait. Returns whether that was so."""
         if self._side is None or self.sending_since is not None or not self._side.write_now(part):
             return False
-        self.last_sent = self.clock.now()
+        self.last_sent = self.last_said = self.clock.now()
         return True
 
     async def finish(self, part: bytes = b"") -> None:
@@ -328,7 +359,7 @@ class Exchange:
         self.sending_since = self.clock.now()
         await self._send(message)
         self.sending_since = None
-        self.last_sent = self.clock.now()
+        self.last_sent = self.last_said = self.clock.now()
 
 
 def _joined_headers(pairs: HeaderPairs) -> dict[str, str]:

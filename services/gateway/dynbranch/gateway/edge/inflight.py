@@ -74,6 +74,8 @@ class InFlight:
             if exchange.sending_since is not None:
                 if now - exchange.sending_since > self._stall_s:
                     exchange.drop()
+            elif exchange.silence_s is not None and now - exchange.last_said >= exchange.silence_s:
+                exchange.fall_silent()
             elif exchange.when_idle is not None and now - exchange.last_sent >= self._keep_alive_s:
                 self._nudge(exchange)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dynbranch.domain.engine import ModelDescription
 from dynbranch.domain.errors import InvalidRequest
-from dynbranch.domain.ids import DemandId
+from dynbranch.domain.ids import DemandId, Digest, Name
 from dynbranch.domain.reuse import Identity
+from dynbranch.domain.template import StageKind
 from dynbranch.gateway.arrivals import Arrival, Arrivals, OnlyRaw, model_in
 from dynbranch.gateway.bypass import Body, Bypass, NotConnected, engine_url, tool_url
 from dynbranch.gateway.conductor import Account, Conductor
+from dynbranch.gateway.core.harness_profile import profile_of
 from dynbranch.gateway.core.kept_response import Owner
 from dynbranch.gateway.core.outcome import Outcome
 from dynbranch.gateway.core.pool import names_of
+from dynbranch.gateway.core.recent_arrivals import RecentArrival, RecentArrivals, group_of
 from dynbranch.gateway.core.request_headers import parse_identity, parse_opt_outs
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.edge.exchange import Exchange
@@ -23,7 +27,9 @@ from dynbranch.gateway.observer import Observer
 from dynbranch.gateway.protocols.dialect import Dialect, Response
 from dynbranch.gateway.protocols.errors import ApiError
 from dynbranch.gateway.reading import Reading
+from dynbranch.gateway.returning import Returning
 from dynbranch.gateway.sinks import CompletionSink, Sink, StreamSink, ToolSink, failure_response
+from dynbranch.gateway.stage import Stage
 from dynbranch.gateway.tenants import Tenants
 from dynbranch.naming.document import Document
 from dynbranch.runtime import telemetry
@@ -45,8 +51,10 @@ class StageEndpoints:
         desk: Desk,
         reading: Reading,
         conductor: Conductor,
+        returning: Returning,
         bypass: Bypass,
         observer: Observer,
+        recent: RecentArrivals,
         tenants: Tenants,
         new_id: Callable[[], bytes],
     ) -> None:
@@ -56,8 +64,10 @@ class StageEndpoints:
         self._desk = desk
         self._reading = reading
         self._conductor = conductor
+        self._returning = returning
         self._bypass = bypass
         self._observer = observer
+        self._recent = recent
         self._tenants = tenants
         self._new_id = new_id
 
@@ -115,9 +125,17 @@ class StageEndpoints:
         self._arrived(account, arrival, span, exchange, arrival.request.document.source)
         stage, sink = arrival.stage, self._sink(dialect, exchange, account, arrival, document, owner)
         del document
+        if self._returning.anything_left:
+            own = await self._returning.own_generation(stage, arrival.request)
+            stage = replace(stage, plan=replace(stage.plan, resumes=own))
+        if arrival.who is not None and arrival.request.streaming:
+            exchange.silence_s = profile_of(arrival.who.harness).silence_s
         # The parsed request may be many times as large as its text, and is not needed while it runs.
         del arrival
-        await self._conductor.serve(stage, sink, account)
+        try:
+            await self._conductor.serve(stage, sink, account)
+        finally:
+            exchange.silence_s = None
         if account.aside and exchange.started:
             # A keep-alive has gone out, so that the engine's own answer can not be given any more.
             account.failed = True
@@ -174,8 +192,17 @@ class StageEndpoints:
         account.name, account.level = stage.name, stage.level
         account.timings_ms.append(("name", exchange.elapsed_ms()))
         self._observer.served(account, arrival, body)
+        if stage.name is not None and arrival.kind is StageKind.CHAT:
+            self._note(stage, stage.name, arrival.pool.fingerprint, body)
         if span.is_recording():
             _describe(span, arrival)
+
+    def _note(self, stage: Stage, name: Name, fingerprint: Digest, body: bytes) -> None:
+        who = stage.identity
+        self._recent.note(
+            group_of(stage.sharing_group, who, stage.target),
+            RecentArrival(name, who.workflow_id, who.agent_id, fingerprint, body),
+        )
 
     # -- standing aside ------------------------------------------------------------------------------------
 

@@ -13,11 +13,13 @@ from dynbranch.domain.reuse import DeclaredRead, Derivation, EntryView, Incarnat
 from dynbranch.gateway.arrivals import Arrival, Arrivals, OnlyRaw, model_in
 from dynbranch.gateway.core.kept_response import SOURCE as KEPT_SOURCE
 from dynbranch.gateway.core.outcome import Outcome
+from dynbranch.gateway.core.recent_arrivals import RecentArrivals
 from dynbranch.gateway.core.request_headers import parse_opt_outs
 from dynbranch.gateway.desk import Desk
 from dynbranch.gateway.directory import Directory
 from dynbranch.gateway.edge.exchange import Exchange
 from dynbranch.gateway.edge.routes import Handler
+from dynbranch.gateway.endpoints.nearest import as_json, nearest_stored
 from dynbranch.gateway.endpoints.responses import owner_of
 from dynbranch.gateway.observer import Metrics
 from dynbranch.gateway.protocols.dialect import Dialect
@@ -47,6 +49,7 @@ class StoreEndpoints:
         reading: Reading,
         directory: Directory,
         tenants: Tenants,
+        recent: RecentArrivals,
         metrics: Metrics,
         body_timeout_s: float,
         write_timeout_s: float,
@@ -58,6 +61,7 @@ class StoreEndpoints:
         self._reading = reading
         self._directory = directory
         self._tenants = tenants
+        self._recent = recent
         self._metrics = metrics
         self._body_timeout_s = body_timeout_s
         self._write_timeout_s = write_timeout_s
@@ -152,6 +156,9 @@ class StoreEndpoints:
         else:
             outcome, why = _executed(arrival, *_foretold(arrival, inspection, trouble))
         explained = await self._desk.read(body, _explained, arrival)
+        nearest = None
+        if outcome == Outcome.MISS.value and not trouble and not arrival.why_not_reused:
+            nearest = await nearest_stored(arrival, name, self._recent, self._desk, self._inspect)
         await _answer(
             exchange,
             {
@@ -168,6 +175,7 @@ class StoreEndpoints:
                     if arrival.request.model in agent.models
                 ],
                 **_inspection(inspection),
+                "nearest": as_json(nearest, arrival),
             },
         )
 
@@ -301,7 +309,8 @@ def _identity(arrival: Arrival) -> dict[str, Any]:
         "workflow_type": identity.workflow_type_id or None,
         "workflow": identity.workflow_id or None,
         "agent": identity.agent_id or None,
-        "parent": (who.parent_id if who else "") or None,
+        "parent": identity.parent_id or None,
+        "turn": arrival.request.turn,
         "stage": identity.stage or None,
     }
 

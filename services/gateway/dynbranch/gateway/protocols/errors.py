@@ -117,8 +117,9 @@ def of_engine_failure(failed: Failed) -> ErrorResponse:
 
 
 def _retry_advice(failed: Failed) -> tuple[tuple[bytes, bytes], ...]:
-    """The engine's own word on when to come back, seconds or a date, as it was given."""
-    given = failed.retry_after
+    """The engine's own word on when to come back, seconds or a date, as it was given. Some harnesses take a
+    429 without one for the end."""
+    given = failed.retry_after or ("1" if failed.http_status == 429 else "")
     return ((b"retry-after", given.encode()),) if _PRINTABLE.fullmatch(given) else ()
 
 

@@ -22,6 +22,7 @@ _ID: Final = re.compile(rf"[\x21-\x7e]{{1,{MAX_ID_CHARACTERS}}}")
 _TYPE: Final = "x-dynbranch-workflow-type"
 _WORKFLOW: Final = "x-dynbranch-workflow"
 _AGENT: Final = "x-dynbranch-agent"
+_PARENT: Final = "x-dynbranch-parent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,12 @@ class Who:
 
     def told_in(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """The headers, with a tag for each of these that has none."""
-        derived = ((_TYPE, self.workflow_type_id), (_WORKFLOW, self.workflow_id), (_AGENT, self.agent_id))
+        derived = (
+            (_TYPE, self.workflow_type_id),
+            (_WORKFLOW, self.workflow_id),
+            (_AGENT, self.agent_id),
+            (_PARENT, self.parent_id),
+        )
         return {**{tag: text for tag, text in derived if text}, **headers}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dynbranch.gateway.protocols.refusal import wrong_type
 from dynbranch.naming.document import Json
+from dynbranch.naming.equivalences import call_id as call_id
 
 Part = dict[str, Json]
 
@@ -17,12 +18,6 @@ def content_of(parts: list[Part]) -> Json:
             return text
         case _:
             return list(parts)
-
-
-def call_id(place: int) -> str:
-    """The id of a call by its place in the conversation, which harnesses make up anew in every run and some
-    templates print. Nine letters and digits, as one family of templates demands."""
-    return f"call{place:05d}"
 
 
 def streaming(asked: Json) -> dict[str, Json]:

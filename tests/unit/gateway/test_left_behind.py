@@ -1,0 +1,66 @@
+"""Generations that outlive who asked for them."""
+
+from __future__ import annotations
+
+from dynbranch.domain.ids import GenerationId, Instant
+from dynbranch.domain.reuse import GenerationRef, Identity
+from dynbranch.gateway.core.left_behind import (
+    MAX_OF_ONE_AGENT,
+    Asker,
+    LeftBehind,
+    LeftGenerations,
+    asker_of,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+ME, YOU = Asker("group", "w", "a"), Asker("group", "w", "b")
+
+
+def left(number: int, until: float = 10.0, body: bytes = b"{}") -> LeftBehind:
+    return LeftBehind(GenerationRef(GenerationId(bytes([number]) * 16), "a:1"), body, Instant(until))
+
+
+def test_nobody_has_no_way_back() -> None:
+    assert asker_of("group", Identity(agent_id="a")) is None
+    assert asker_of("group", Identity(workflow_id="w", agent_id="a")) == ME
+
+
+def test_the_newest_is_found_first_and_once() -> None:
+    known = LeftGenerations()
+    known.leave(ME, left(1))
+    known.leave(ME, left(2))
+    assert known.of(ME, Instant(1)) == (left(2), left(1))
+    assert known.of(YOU, Instant(1)) == ()
+    assert known.take(ME, left(2).generation)
+    assert not known.take(ME, left(2).generation)
+    assert known.of(ME, Instant(1)) == (left(1),)
+
+
+def test_what_has_ended_by_itself_is_not_found() -> None:
+    known = LeftGenerations()
+    known.leave(ME, left(1, until=5))
+    assert known.of(ME, Instant(5)) == ()
+    assert len(known) == 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([ME, YOU]),
+            st.integers(0, 9),
+            st.integers(0, 9),
+            st.integers(0, 40),
+            st.booleans(),
+        )
+    )
+)
+def test_it_stays_within_its_bounds(steps: list[tuple[Asker, int, int, int, bool]]) -> None:
+    known = LeftGenerations(max_left=6, max_bytes=100)
+    for asker, number, until, size, leaves in steps:
+        if leaves:
+            known.leave(asker, left(number, until, b"x" * size))
+        else:
+            found = known.of(asker, Instant(number))
+            assert len(found) <= MAX_OF_ONE_AGENT and all(one.until > number for one in found)
+        known.validate_state()
