@@ -26,6 +26,13 @@ class Mix:
             raise ValueError("shares of a mix are not negative, and together at most 1")
 
 
+def kind(workflow: Workflow) -> str:
+    """Of Table 1's three."""
+    if workflow.repeats is not None:
+        return "repeat"
+    return "partial" if workflow.shares is not None else "fresh"
+
+
 def workflows(
     writer: Writer, mix: Mix, begins: Sequence[Begin], seed: int, tenants: int = 1
 ) -> tuple[Workflow, ...]:

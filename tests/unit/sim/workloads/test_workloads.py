@@ -20,6 +20,7 @@ from dynbranch.sim.workloads.published import NumbersInvalid, read_numbers
 from dynbranch.sim.workloads.show import ROWS, table
 from dynbranch.sim.workloads.sizes import Lengths
 from dynbranch.sim.workloads.stories import Making
+from dynbranch.sim.workloads.stream import kind
 from dynbranch.sim.workloads.traces import TRACES
 from dynbranch.sim.workloads.workload import (
     FRESH,
@@ -227,10 +228,13 @@ def test_table_1_has_repeats_overlaps_and_what_has_nothing_in_common() -> None:
     known: set[str] = set()
     for workflow in stream.workflows:
         made = {step.call.content for turn in workflow.turns for step in turn.steps}
-        if workflow.repeats is not None:
-            assert made <= known
-        elif workflow.shares is None:
-            assert not made & known
+        match kind(workflow):
+            case "repeat":
+                assert made <= known
+            case "partial":
+                assert made & known and not made <= known
+            case _:
+                assert not made & known
         known |= made
     one = describe(stream)
     assert (one.repeated, one.overlapping) == (pytest.approx(0.25, abs=0.06), pytest.approx(0.25, abs=0.06))
