@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
 from dynbranch.sim.baselines.dsp import Dsp, DspSetting
@@ -51,6 +52,32 @@ def setting_of(name: str) -> Setting:
             raise UnknownArm(f"there is no arm {name!r}; there are {', '.join(NAMES)}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """An arm with its setting, which goes to other processes as it is."""
+
+    setting: Setting
+    accuracy: Accuracy
+    history: tuple[Workflow, ...]
+
+    def __call__(self, fleet: Fleet, records: Records, workload: Workload, seed: int) -> Baseline:
+        setting, template = self.setting, workload.template
+        kind = template.workflow_type
+        match setting:
+            case InstCacheSetting():
+                return InstCache(fleet, records, setting, self.history)
+            case HeliumSetting():
+                return Helium(fleet, records, setting, template)
+            case ParrotSetting():
+                return Parrot(fleet, records, setting)
+            case DspSetting():
+                return Dsp(fleet, records, setting, template, DRAFTER[self.accuracy].rates(kind), seed)
+            case SpagentSetting():
+                return Spagent(fleet, records, setting, template, SAMPLES[self.accuracy].rates(kind), seed)
+            case _:
+                assert_never(setting)
+
+
 def arm(
     name: str,
     setting: Setting | None = None,
@@ -58,29 +85,13 @@ def arm(
     accuracy: Accuracy = Accuracy.IMPLIED,
     history: Sequence[Workflow] = (),
 ) -> BaselineArm:
-    """``history``: another stream, of which InstCache predicts what will be asked. ``accuracy``: of the
-    models of DSP and SPAgent. Raises UnknownArm, also for a setting that is of another arm.
+    """``history``: another stream, of which InstCache predicts what will be asked; its contents have to mean
+    what they mean in the stream that is served. ``accuracy``: of the models of DSP and SPAgent.
+
+    Raises UnknownArm, also for a setting that is of another arm.
     """
     default = setting_of(name)
     chosen = default if setting is None else setting
     if type(chosen) is not type(default):
         raise UnknownArm(f"{type(chosen).__name__} is no setting of the arm {name!r}")
-
-    def raised(fleet: Fleet, records: Records, workload: Workload, seed: int) -> Baseline:
-        template = workload.template
-        kind = template.workflow_type
-        match chosen:
-            case InstCacheSetting():
-                return InstCache(fleet, records, chosen, history)
-            case HeliumSetting():
-                return Helium(fleet, records, chosen, template)
-            case ParrotSetting():
-                return Parrot(fleet, records, chosen)
-            case DspSetting():
-                return Dsp(fleet, records, chosen, template, DRAFTER[accuracy].rates(kind), seed)
-            case SpagentSetting():
-                return Spagent(fleet, records, chosen, template, SAMPLES[accuracy].rates(kind), seed)
-            case _:
-                assert_never(chosen)
-
-    return raised
+    return _Chosen(chosen, accuracy, tuple(history))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -330,5 +331,7 @@ def test_every_workflow_ends_and_without_writes_nothing_is_wrong(
 def test_runs_repeat() -> None:
     load = workload(*(workflow(number, Turn(hops(str(number), 2))) for number in range(5)), clients=3)
     for name in NAMES:
-        once, again = (run(load, arm(name), ENGINE, 2, 3) for _ in range(2))
+        # As in another process.
+        sent = pickle.loads(pickle.dumps(arm(name)))
+        once, again = (run(load, by, ENGINE, 2, 3) for by in (arm(name), sent))
         assert once == again
