@@ -3,8 +3,9 @@ costs, and how soon a class that has turned is known for it.
 
 Three arms decide on the same snapshots: the rule, the same rule with every candidate priced once, and an
 oracle that tries every order of every subset. All are judged by the oracle's measure, what each fill is worth
-at the load that those before it leave. Snapshots are drawn (``admission_snapshots.Ranges``); with ``--data``
-real ones are replayed beside them. For classes that turn, the gate itself is driven (``admission_regimes``).
+at the load that those before it leave. Snapshots are drawn (``admission_snapshots.Ranges``), and noted of
+simulated workflows (``admission_simulated``); with ``--data`` exported ones are replayed beside them. For
+classes that turn, the gate itself is driven (``admission_regimes``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from random import Random
 from typing import Any, Final
 
 from dynbranch.bench.admission_regimes import STEADY, USEFUL, USELESS, Drive, Traffic
+from dynbranch.bench.admission_simulated import LOADS, simulated
 from dynbranch.bench.admission_snapshots import (
     TIGHT,
     Ranges,
@@ -36,6 +38,9 @@ ROUNDS: Final = 2000
 DRIVES: Final = 30
 """Seeds for each way to be useless."""
 
+QUESTIONS: Final = 150
+"""Simulated workflows at each load."""
+
 _USELESS_BRANCHES: Final = 300
 _USEFUL_BRANCHES: Final = 150
 _AT_MOST: Final = 2000
@@ -50,6 +55,7 @@ def measure(
     seeds: Sequence[int] = SEEDS,
     rounds: int = ROUNDS,
     drives: int = DRIVES,
+    questions: int = QUESTIONS,
 ) -> Measured:
     """Raises BenchFailed where ``data`` holds no snapshots."""
     replays = {
@@ -58,6 +64,8 @@ def measure(
         ],
         "tight": [one for seed in seeds for one in _replayed("tight", draw(TIGHT, Random(seed)), tell)],
     }
+    noted = [snapshot for load in LOADS for snapshot in simulated(load, seed=seeds[0], count=questions)]
+    replays["simulated"] = _replayed("simulated", noted, tell)
     if data is not None:
         replays["real"] = _replayed("real", _real(data), tell)
     times = times_us(rounds, Random(seeds[0]), lambda done: tell("decisions timed", done, rounds))
@@ -69,6 +77,7 @@ def measure(
         "repriced_share_of_oracle": share_of_oracle(drawn),
         "one_shot_share_of_oracle": share_of_oracle(drawn, once=True),
         "tight_repriced_share_of_oracle": share_of_oracle(replays["tight"]),
+        "simulated_repriced_share_of_oracle": share_of_oracle(replays["simulated"]),
         "decision_k4_us": median(times["k4"]),
         "decision_k8_us": median(times["k8"]),
         "decision_k4_one_engine_us": median(times["k4_one_engine"]),
@@ -88,6 +97,7 @@ def measure(
         "ranges": {"appendix_b": asdict(Ranges()), "tight": asdict(TIGHT)},
         "table_b1": {name: table_b1(rows) for name, rows in replays.items()},
         "table_b1_one_shot": {name: table_b1(rows, once=True) for name, rows in replays.items()},
+        "simulated": {"rates": list(LOADS), "questions": questions},
         "regimes": {
             "traffic": asdict(Traffic()),
             "useful": asdict(USEFUL),

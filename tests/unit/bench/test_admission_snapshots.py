@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 from dynbranch.bench import admission
+from dynbranch.bench.admission_simulated import LOADS, simulated
 from dynbranch.bench.admission_snapshots import (
     TIGHT,
     Ranges,
@@ -103,9 +104,10 @@ def test_a_small_run_has_every_figure(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(admission, "Ranges", lambda: FEW)
     monkeypatch.setattr(admission, "TIGHT", FEW)
     (tmp_path / "a.jsonl").write_text(json.dumps(snapshot_json(draw(FEW, Random(5))[0])) + "\n")
-    found = admission.measure(lambda *_: None, data=tmp_path, seeds=(1,), rounds=3, drives=1)
+    found = admission.measure(lambda *_: None, data=tmp_path, seeds=(1,), rounds=3, drives=1, questions=4)
     assert {
         "repriced_share_of_oracle",
+        "simulated_repriced_share_of_oracle",
         "decision_k4_us",
         "decision_k8_us",
         "action0_us",
@@ -116,7 +118,16 @@ def test_a_small_run_has_every_figure(tmp_path: Path, monkeypatch: pytest.Monkey
     json.dumps(found.raw)
     (tmp_path / "a.jsonl").unlink()
     with pytest.raises(BenchFailed, match="no snapshots"):
-        admission.measure(lambda *_: None, data=tmp_path, seeds=(1,), rounds=1, drives=1)
+        admission.measure(lambda *_: None, data=tmp_path, seeds=(1,), rounds=1, drives=1, questions=2)
+
+
+def test_simulated_snapshots_have_every_engine_and_replay() -> None:
+    found = simulated(LOADS[1], seed=1, count=6)
+    assert found == simulated(LOADS[1], seed=1, count=6)
+    assert all(len(one.views) == len(one.candidates[0].engines) == 4 for one in found)
+    assert {len(one.candidates) for one in found} <= {2, 3}
+    (again,) = (snapshot_from(snapshot_json(one)) for one in found[:1])
+    assert again == found[0]
 
 
 def test_a_class_that_turns_is_known_for_it() -> None:

@@ -173,10 +173,8 @@ class Gate:
     ) -> tuple[Priced, ...]:
         """One answer per offer, the admitted first, in the order in which they start; what is admitted is
         recorded. At most ``room`` that were not seen."""
-        views = self.views(readings, now)
-        left_ms = self.estimates.left_ms(key, elapsed_ms)
         known = {offer.selection: offer for offer in offers}
-        candidates = [self._priceable(key, offer, readings, left_ms) for offer in known.values()]
+        candidates, views = self.weigh(key, tuple(known.values()), readings, elapsed_ms=elapsed_ms, now=now)
         guesses = any(offer.rank != SEEN for offer in offers)
         audit = guesses and is_audited(self._seed, branch_id, FILLING, self.constants.audit_fill)
         if self._fixed_threshold is not None:
@@ -190,6 +188,20 @@ class Gate:
             if priced.admitted:
                 self._reserve(trial_id, key, known[priced.selection], priced)
         return decided
+
+    def weigh(
+        self,
+        key: ClassKey,
+        offers: Sequence[Offer],
+        readings: Sequence[Reading],
+        *,
+        elapsed_ms: float,
+        now: Instant,
+    ) -> tuple[list[Priceable], dict[str, View]]:
+        """All that the decision is a function of, beside the curves: candidates, and engines as they are."""
+        left_ms = self.estimates.left_ms(key, elapsed_ms)
+        candidates = [self._priceable(key, offer, readings, left_ms) for offer in offers]
+        return candidates, self.views(readings, now)
 
     def _priceable(
         self, key: ClassKey, offer: Offer, readings: Sequence[Reading], left_ms: float | None
