@@ -29,7 +29,7 @@ from dynbranch.bench.name_pairs import SAMPLING, Protocol, draw_request, neighbo
 from dynbranch.domain.ids import Digest
 from dynbranch.domain.reuse import Fingerprint
 from dynbranch.naming.document import parse_body
-from dynbranch.naming.equivalences import SINGLE_TEXT_BLOCK, probe_pairs
+from dynbranch.naming.equivalences import SINGLE_TEXT_BLOCK, ProbePair, probe_pairs
 from dynbranch.naming.fingerprint import fingerprint_digest
 from dynbranch.naming.name import reuse_name
 from dynbranch.naming.normalise import normalise_chat
@@ -295,13 +295,22 @@ def probed_equivalences(*engines: Engine) -> frozenset[str]:
         pair.equivalence
         for pair in pairs
         for asked in engines
-        if asked.render(_conversation(pair.first)) != asked.render(_conversation(pair.second))
+        if asked.render(_probe(pair, pair.first)) != asked.render(_probe(pair, pair.second))
     }
     return frozenset(pair.equivalence for pair in pairs) - failed
 
 
-def _conversation(messages: Sequence[Mapping[str, Any]]) -> bytes:
-    return json.dumps({"model": "m", "messages": list(messages)}).encode()
+def _probe(pair: ProbePair, messages: Sequence[Mapping[str, Any]]) -> bytes:
+    body: dict[str, Any] = {"model": "m", "messages": list(messages)}
+    if pair.tools:
+        function = {
+            "name": "look",
+            "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
+        }
+        body["tools"] = [{"type": "function", "function": function}]
+    if pair.chooses:
+        body["tool_choice"] = "auto"
+    return json.dumps(body).encode()
 
 
 def _other_blocks(request: Protocol) -> Protocol:

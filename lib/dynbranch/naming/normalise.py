@@ -15,7 +15,7 @@ from dynbranch.domain.ids import Digest
 from dynbranch.domain.reuse import Fingerprint
 from dynbranch.naming.content import called_digests, text_digest, text_of
 from dynbranch.naming.document import Document, Json, Number, emit
-from dynbranch.naming.equivalences import SINGLE_TEXT_BLOCK, with_plain_texts
+from dynbranch.naming.equivalences import in_one_spelling
 from dynbranch.naming.exact import exact_spelling
 from dynbranch.naming.fields import (
     ALIASED_BY_FINGERPRINT,
@@ -47,7 +47,7 @@ class ClassifiedField:
 @dataclass(frozen=True, slots=True)
 class NormalisedRequest:
     """``model`` is as asked for, for a tool call the tool's name; ``served_model`` the one it is named under.
-    ``plain_texts``: single text blocks are named as the strings that they render like.
+    ``equivalences``: what is named in one spelling, as it renders alike.
 
     What only a name needs is made at each call, since most sampled requests are never named.
     """
@@ -59,7 +59,7 @@ class NormalisedRequest:
     include_usage: bool
     reuse: ReuseVerdict
     served_model: str | None = None
-    plain_texts: bool = False
+    equivalences: frozenset[str] = frozenset()
 
     @property
     def canonical(self) -> bytes:
@@ -70,8 +70,8 @@ class NormalisedRequest:
         named = dict(body)
         if self.served_model is not None:
             named[ALIASED_BY_FINGERPRINT] = self.served_model
-        if self.plain_texts:
-            named["messages"] = with_plain_texts(body, self._messages)
+        if self.equivalences:
+            named["messages"] = in_one_spelling(body, self._messages, self.equivalences)
         return _CHAT_FORM + emit(_in_one_order(named, self.table)).encode()
 
     @property
@@ -140,7 +140,7 @@ def normalise_chat(
         include_usage=_asks_for_usage(request.body),
         reuse=judge(request.body, fingerprint),
         served_model=served_model,
-        plain_texts=SINGLE_TEXT_BLOCK in equivalences,
+        equivalences=equivalences,
     )
 
 

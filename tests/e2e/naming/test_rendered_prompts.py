@@ -19,7 +19,7 @@ from dynbranch.bench.names import (
     probed_equivalences,
     run,
 )
-from dynbranch.naming.equivalences import SINGLE_TEXT_BLOCK
+from dynbranch.naming.equivalences import CALL_IDS, SINGLE_TEXT_BLOCK
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -86,7 +86,15 @@ def test_the_template_that_prints_everything_does(everything: Engine) -> None:
 
 @pytest.mark.promise("C1.equivalence")
 def test_the_probe_finds_the_single_text_block(own: Engine) -> None:
-    assert probed_equivalences(own) == {SINGLE_TEXT_BLOCK}
+    assert SINGLE_TEXT_BLOCK in probed_equivalences(own)
+
+
+@pytest.mark.promise("C1.equivalence")
+def test_ids_of_calls_are_nothing_only_to_a_template_that_does_not_print_them(
+    own: Engine, everything: Engine
+) -> None:
+    assert CALL_IDS in probed_equivalences(own)
+    assert CALL_IDS not in probed_equivalences(everything)
 
 
 def test_the_bench_counts_what_it_says() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -56,7 +56,7 @@ def model_list(*ids: str, **more: Any) -> dict[str, Any]:
 def prompt_of(body: dict[str, Any]) -> str:
     parts = []
     for message in body["messages"]:
-        content = message["content"]
+        content = message.get("content")
         if isinstance(content, list):
             content = "".join(block["text"] for block in content)
         parts.append(f"<{message['role']}>{content}")
@@ -89,7 +89,7 @@ async def test_vllm() -> None:
         assert (facts["engine"], facts["engine.version"], facts["model"]) == ("vllm", "0.32.0", "/weights/m")
         assert facts["prefix_cache"] == "True" and facts["instance"].startswith(url) and facts["rendering"]
         assert model.context_tokens == 2048
-        assert model.equivalences == {"single_text_block_is_string"}
+        assert "single_text_block_is_string" in model.equivalences
         assert model.not_reusable_reason == ""
         counts = await engine.counts()
         await engine.close()
@@ -107,12 +107,41 @@ async def test_a_template_that_tells_blocks_from_strings_has_no_equivalence() ->
 
 async def test_one_difference_in_one_conversation_is_enough() -> None:
     def tokens(body: dict[str, Any]) -> dict[str, Any]:
-        trimmed = any(m["role"] == "system" and isinstance(m["content"], list) for m in body["messages"])
+        trimmed = any(m["role"] == "system" and isinstance(m.get("content"), list) for m in body["messages"])
         return {"tokens": list((prompt_of(body) + "!" * trimmed).encode())}
 
     async with served(vllm(**{"/tokenize": tokens})) as url:
         _, (model,) = await examined(url)
-    assert model.equivalences == frozenset()
+    assert not {name for name in model.equivalences if "block" in name}
+
+
+@pytest.mark.promise("C1.equivalence")
+async def test_what_a_template_prints_of_calls_is_seen() -> None:
+    def prints(show: Callable[[dict[str, Any]], object]) -> Routes:
+        def tokens(body: dict[str, Any]) -> dict[str, Any]:
+            shown = [show(message) for message in body["messages"]]
+            return {"tokens": list(str(shown).encode())}
+
+        return vllm(**{"/tokenize": tokens})
+
+    def ids(message: dict[str, Any]) -> object:
+        return [call["id"] for call in message.get("tool_calls", ())]
+
+    def absence(message: dict[str, Any]) -> object:
+        return "content" in message
+
+    def nothing_said(message: dict[str, Any]) -> object:
+        return message.get("content") == ""
+
+    found = {}
+    for show in (ids, absence, nothing_said):
+        async with served(prints(show)) as url:
+            _, (model,) = await examined(url)
+        found[show] = model.equivalences
+    all_of_calls = {"call_ids_are_not_printed", "absent_content_is_null", "empty_content_is_null"}
+    assert all_of_calls - found[ids] == {"call_ids_are_not_printed"}
+    assert all_of_calls - found[absence] == {"absent_content_is_null"}
+    assert all_of_calls - found[nothing_said] == {"empty_content_is_null"}
 
 
 async def test_adapters_are_models_of_their_own() -> None:
@@ -170,12 +199,12 @@ async def test_a_clock_that_shows_only_beside_tools_is_seen() -> None:
 @pytest.mark.promise("C1.equivalence")
 async def test_blocks_that_differ_only_beside_tools_are_no_equivalence() -> None:
     def tokens(body: dict[str, Any]) -> dict[str, Any]:
-        blocks = any(isinstance(m["content"], list) for m in body["messages"])
+        blocks = any(isinstance(m.get("content"), list) for m in body["messages"])
         return {"tokens": list((prompt_of(body) + "!" * bool(body.get("tools") and blocks)).encode())}
 
     async with served(vllm(**{"/tokenize": tokens})) as url:
         _, (model,) = await examined(url)
-    assert model.equivalences == frozenset()
+    assert not {name for name in model.equivalences if "block" in name}
 
 
 @pytest.mark.promise("I1")

@@ -126,7 +126,9 @@ async def test_nothing_is_read_while_the_relay_works() -> None:
     assert heard.told == [(("red",), True, 1)]
 
 
-async def test_what_comes_in_quick_succession_is_read_at_once() -> None:
+async def test_what_comes_in_quick_succession_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # However slowly the machine runs, what follows comes before the next look.
+    monkeypatch.setattr("dynbranch.gateway.listening.LOOK_EVERY_S", 600.0)
     heard = Heard(call=NAMES)
     for number in range(20):
         heard.listener.more((chunk(calls=[call(number, "search", "{")]), chunk("x")))

@@ -22,7 +22,7 @@ from dynbranch.engine_agent.engines.fingerprint import (
 )
 from dynbranch.engine_agent.engines.http import EngineHttp
 from dynbranch.engine_agent.engines.port import EngineUnavailable
-from dynbranch.naming.equivalences import probe_pairs
+from dynbranch.naming.equivalences import ProbePair, probe_pairs
 
 VOUCHED_TEMPLATE = "chat_template"
 """The fact by which an operator vouches for a chat template that can not be examined."""
@@ -213,9 +213,12 @@ def _unknown_weights(flavour: Flavour, facts: Mapping[str, str]) -> str:
 async def _equivalences(renderer: _Renderer) -> frozenset[str]:
     """What naming may treat as one spelling: each equivalence whose every pair renders the same."""
     held: dict[str, bool] = {}
+    shared: tuple[ProbePair, str | None] | None = None
     for pair in probe_pairs():
-        first = await renderer.render(pair.first, tools=pair.tools)
-        second = await renderer.render(pair.second, tools=pair.tools)
+        if shared is None or not pair.shares_first(shared[0]):
+            shared = pair, await renderer.render(pair.first, tools=pair.tools, chooses=pair.chooses)
+        first = shared[1]
+        second = await renderer.render(pair.second, tools=pair.tools, chooses=pair.chooses)
         same = first is not None and first == second
         held[pair.equivalence] = held.get(pair.equivalence, True) and same
     return frozenset(equivalence for equivalence, holds in held.items() if holds)
@@ -229,11 +232,15 @@ class _Renderer:
     flavour: Flavour
     model_id: str
 
-    async def render(self, conversation: Conversation, *, tools: bool = False) -> str | None:
+    async def render(
+        self, conversation: Conversation, *, tools: bool = False, chooses: bool = False
+    ) -> str | None:
         """The prompt; None when this engine does not show it, or refuses the conversation."""
         body: dict[str, Any] = {"model": self.model_id, "messages": list(conversation)}
         if tools:
             body["tools"] = list(PROBE_TOOLS)
+        if chooses:
+            body["tool_choice"] = "auto"
         if self.flavour is Flavour.LLAMA_SERVER:
             answer = await self.http.post_json("/apply-template", body)
             prompt = answer.get("prompt") if isinstance(answer, dict) else None
