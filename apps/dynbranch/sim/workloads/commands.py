@@ -31,7 +31,7 @@ class CommandsWriter:
                 break
             output_tokens = max(1, step["out"])
             blocks = self.making.prefixes.conversation((), number, step["pin"], output_tokens)
-            content = f"step {number} {place}"
+            content = f"step {self.making.own(number)} {place}"
             steps.append(
                 Step(Call(shapes.STEP, content, step["pin"], output_tokens, blocks, before_s=before_s))
             )

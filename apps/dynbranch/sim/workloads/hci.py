@@ -65,7 +65,7 @@ class HciWriter:
         return self.making.lengths.seconds(self._gap_s, self._gap_spread, str(number))
 
     def _offer(self, number: int) -> Call:
-        content = f"offer {number}"
+        content = f"offer {self.making.own(number)}"
         tokens = self._tokens[shapes.OFFER]
         prompt_tokens = tokens.system + self.making.lengths.prompt(tokens.prompt, content)
         output_tokens = self._output(shapes.OFFER, content)
@@ -74,13 +74,13 @@ class HciWriter:
 
     def _act(self, number: int, name: str, offer: Call) -> Call:
         """The conversation goes on with what was picked; its end is shared with nobody."""
-        content = f"act {number} {name}"
+        content = f"act {self.making.own(number)} {name}"
         prompt_tokens = offer.prompt_tokens + offer.output_tokens
         prompt_tokens += self.making.lengths.prompt(self._tokens[shapes.ACT].prompt, content)
         return Call(shapes.ACT, content, prompt_tokens, self._output(shapes.ACT, content), offer.blocks)
 
     def _told(self, number: int, act: Call) -> Call:
-        content = f"tell {number}"
+        content = f"tell {self.making.own(number)}"
         tokens = self._tokens[shapes.TELL]
         prompt_tokens = tokens.system + self.making.lengths.prompt(tokens.prompt, content) + act.output_tokens
         return Call(shapes.TELL, content, prompt_tokens, self._output(shapes.TELL, content), self._tell)

@@ -78,13 +78,15 @@ class ReactWriter:
         said = self._think.system + self.making.lengths.prompt(self._think.prompt, f"{world}/{asked.id}")
         for place, hop in enumerate(asked.hops):
             part = borrowed.get(place, (self._reading(world, hop),))
-            output_tokens = self._output(f"think {number} {place}", self._think.output)
+            output_tokens = self._output(f"think {self.making.own(number)} {place}", self._think.output)
             decision = self._decision(world, hop, part, self._showing.at(output_tokens))
             thought = self._thought(number, place, said, output_tokens)
             steps += [Step(thought, decision), *map(Step, part)]
             parts.append(part)
             said += thought.output_tokens + part[-1].output_tokens
-        output_tokens = self._output(f"think {number} {len(asked.hops)}", self._answer_output)
+        output_tokens = self._output(
+            f"think {self.making.own(number)} {len(asked.hops)}", self._answer_output
+        )
         answer = self._thought(number, len(asked.hops), said, output_tokens)
         steps.append(Step(answer, self._decision(world, asked.last, (), None)))
         return Story((Turn(tuple(steps)),), tuple(parts))
@@ -137,7 +139,7 @@ class ReactWriter:
 
     def _thought(self, number: int, place: int, said: int, output_tokens: int) -> Call:
         blocks = self.making.prefixes.conversation(self._think_begin, number, said, output_tokens)
-        return Call(shapes.THINK, f"think {number} {place}", said, output_tokens, blocks)
+        return Call(shapes.THINK, f"think {self.making.own(number)} {place}", said, output_tokens, blocks)
 
     def _output(self, content: str, median: float) -> int:
         return self.making.lengths.output(shapes.THINK, median, content)

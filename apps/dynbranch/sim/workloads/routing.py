@@ -114,14 +114,14 @@ class RoutingWriter:
 
     def _talk(self, number: int, place: int, said: int) -> Call:
         """``said``: tokens of the conversation so far."""
-        content = f"route {number} {place}"
+        content = f"route {self.making.own(number)} {place}"
         output_tokens = self._output(shapes.ROUTE, content)
         begin = self._begin[shapes.ROUTE]
         blocks = self.making.prefixes.conversation(begin, number, said, output_tokens)
         return Call(shapes.ROUTE, content, said, output_tokens, blocks)
 
     def _last(self, number: int, results: int) -> Call:
-        content = f"aggregate {number}"
+        content = f"aggregate {self.making.own(number)}"
         prompt_tokens = self._first_prompt(shapes.AGGREGATE, content) + results
         output_tokens = self._output(shapes.AGGREGATE, content)
         return Call(shapes.AGGREGATE, content, prompt_tokens, output_tokens, self._begin[shapes.AGGREGATE])

@@ -50,9 +50,13 @@ class Making:
     width: int | None = None
     apart: bool = False
 
+    def own(self, number: int) -> str:
+        """What only one workflow says: another stream's has no part in it."""
+        return f"{self.seed}.{number}"
+
     def world(self, number: int, time: int) -> str:
-        """Where equal contents are the same: in one round of the records, or in one workflow."""
-        return f"w{number}" if self.apart else str(time)
+        """Where equal contents are the same: in one round of a stream's records, or in one workflow."""
+        return f"w{self.seed}.{number}" if self.apart else f"{self.seed}.{time}"
 
     def branching_of(self, workload: str) -> Branching:
         return self.branching or Branching(self.numbers[f"{workload}.branching"])

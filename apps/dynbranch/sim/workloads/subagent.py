@@ -80,7 +80,7 @@ class SubagentWriter:
             parts.append(part)
             said += plan.output_tokens + part[-1].output_tokens
             reports += part[-1].output_tokens
-        content = f"synthesise {number}"
+        content = f"synthesise {self.making.own(number)}"
         prompt_tokens = self._first_prompt(shapes.SYNTHESISE, content) + reports
         begin = self._begin[shapes.SYNTHESISE]
         output_tokens = self._output(shapes.SYNTHESISE, content)
@@ -119,7 +119,7 @@ class SubagentWriter:
         )
 
     def _plan(self, number: int, place: int, said: int) -> Call:
-        content = f"plan {number} {place}"
+        content = f"plan {self.making.own(number)} {place}"
         output_tokens = self._output(shapes.PLAN, content)
         begin = self._begin[shapes.PLAN]
         blocks = self.making.prefixes.conversation(begin, number, said, output_tokens)
