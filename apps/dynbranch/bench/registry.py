@@ -121,6 +121,12 @@ BENCHES = {
             "decisions foretold: how often, how fast, and when a decode tells its choice",
             takes_data=True,
         ),
+        Bench(
+            "sim_fidelity",
+            "dynbranch.bench.sim_fidelity",
+            "the simulator beside the paper's curve of fills, and beside a real run on this machine",
+            takes_quick=True,
+        ),
         Bench("store", "dynbranch.bench.store", "the store under races, crashes and hostile input"),
         Bench(
             "two_level",

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import aiohttp
@@ -24,11 +24,13 @@ _SHOWN_CHARACTERS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class HttpEngine:
-    """Implements ``probing.Engine``. ``url`` ends before ``/v1``."""
+    """Implements ``probing.Engine``. ``url`` ends before ``/v1``. ``fields``: what every request says
+    beside."""
 
     url: str
     model: str
     session: aiohttp.ClientSession
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     async def run(self, prompt: str, tokens: int, begun: Callable[[], None]) -> Ran:
         body = {
@@ -39,6 +41,7 @@ class HttpEngine:
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **self.fields,
         }
         running = _Running(begun)
         try:

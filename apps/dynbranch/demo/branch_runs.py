@@ -133,7 +133,7 @@ async def run_branches(
         write_losers(folder / "templates")
         tell("starting the services", 0, 0)
         async with AsyncExitStack() as owned:
-            stack = await owned.enter_async_context(running(_options(folder, size)))
+            stack = await owned.enter_async_context(running(options_for(folder, size)))
             session = Session(stack, models(stack.url)[0], arms)
             await session.open(owned)
             return await session.run(tell, size)
@@ -148,7 +148,7 @@ async def one_with_spans(
     with TraceReceiver(folder / "traces.jsonl") as receiver:
         tell("starting the services", 0, 0)
         async with AsyncExitStack() as owned:
-            stack = await owned.enter_async_context(running(_options(folder, Size(), receiver.endpoint)))
+            stack = await owned.enter_async_context(running(options_for(folder, Size(), receiver.endpoint)))
             session = Session(stack, models(stack.url)[0], arms)
             await session.open(owned)
             await session.warm(tell)
@@ -161,7 +161,8 @@ async def one_with_spans(
     return floor.played, ahead.played, spans
 
 
-def _options(folder: Path, size: Size, traces: str = "") -> StackOptions:
+def options_for(folder: Path, size: Size, traces: str = "") -> StackOptions:
+    """``folder`` has the templates of the arms."""
     return StackOptions(
         state_dir=folder / "stack",
         engines=2,
