@@ -9,7 +9,7 @@ import pytest
 from dynbranch.sim.baselines.arms import NAMES, Baseline, BaselineArm, UnknownArm, arm, setting_of
 from dynbranch.sim.baselines.dataflow import Limits
 from dynbranch.sim.baselines.dsp import Dsp, DspSetting
-from dynbranch.sim.baselines.foretelling import Rates
+from dynbranch.sim.baselines.foretelling import Rates, drawn
 from dynbranch.sim.baselines.helium import HeliumSetting
 from dynbranch.sim.baselines.instcache import LOOKUP_S, InstCacheSetting
 from dynbranch.sim.baselines.parrot import ParrotSetting
@@ -288,22 +288,46 @@ def test_the_best_setting_is_found_on_a_stream() -> None:
 
 
 CONTENTS = st.sampled_from(["a", "b", "c"])
+TOKENS = st.sampled_from([1, 20, 60])
+
+
+@st.composite
+def random_turns(draw: st.DrawFn) -> Turn:
+    """Chains of one or two calls, shared between candidates and between steps; nothing, one or several are
+    picked, by the model or by a person."""
+    gap_s = draw(st.sampled_from([0.0, 0.5]))
+    chains = {}
+    for name in "xyz":
+        calls = [
+            call(f"{draw(CONTENTS)} {tokens}", tokens, before_s=draw(st.sampled_from([0.0, 0.1])))
+            for tokens in draw(st.lists(TOKENS, min_size=1, max_size=2))
+        ]
+        chains[name] = tuple(replace(one, reads=("store/x",)) for one in calls)
+    steps: list[Step] = []
+    for _ in range(draw(st.integers(1, 3))):
+        picked = tuple(draw(st.lists(st.sampled_from("xyz"), max_size=2, unique=True)))
+        ranked = tuple(draw(st.permutations("xyz")))[: draw(st.integers(0, 3))]
+        decision = Decision(draw(st.sampled_from(["action", "action", "menu"])), picked, ranked, chains)
+        steps.append(Step(call("", draw(TOKENS), stage="think"), decision))
+        steps += [Step(one) for name in picked for one in chains[name]]
+    steps.append(Step(call("", 10)))
+    # What is asked first decides what follows.
+    whole = drawn(steps)
+    named = [
+        step if step.call.content else replace(step, call=replace(step.call, content=f"{whole} {number}"))
+        for number, step in enumerate(steps)
+    ]
+    return Turn(tuple(named), gap_s=gap_s)
 
 
 @st.composite
 def random_workloads(draw: st.DrawFn) -> Workload:
+    turns = draw(st.lists(random_turns(), min_size=1, max_size=3))
     workflows = []
     for number in range(draw(st.integers(1, 6))):
-        turns = []
-        for _ in range(draw(st.integers(1, 2))):
-            count = draw(st.integers(0, 3))
-            think, act = draw(st.sampled_from([(20, 60), (60, 20), (1, 1)]))
-            # What is asked decides what follows.
-            name = f"{draw(CONTENTS)} {count} {think}"
-            gap_s = draw(st.sampled_from([0.0, 0.5]))
-            turns.append(Turn(hops(name, count, think=think, act=act, last=10), gap_s=gap_s))
+        its = draw(st.lists(st.sampled_from(turns), min_size=1, max_size=2))
         at_s = draw(st.floats(0, 1))
-        workflows.append(replace(workflow(number, *turns), at_s=at_s))
+        workflows.append(replace(workflow(number, *its), at_s=at_s))
     clients = draw(st.integers(0, 3))
     return Workload("random", TEMPLATE, tuple(workflows), (), clients)
 
@@ -316,16 +340,27 @@ ARMS: tuple[BaselineArm, ...] = (
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(random_workloads(), st.sampled_from(ARMS), st.integers(1, 3))
 def test_every_workflow_ends_and_without_writes_nothing_is_wrong(
     load: Workload, by: BaselineArm, engines: int
 ) -> None:
-    plays, _, _ = played(load, by, engines=engines)
+    plays, serving, _ = played(load, by, engines=engines)
     assert len(plays) == len(load.workflows)
     assert not any(play.wrong for play in plays)
     for play in plays:
         assert len(play.outcomes) == sum(len(turn.steps) for turn in play.workflow.turns)
+    whole = serving.spending.total
+    assert whole.consumed <= whole.fills <= whole.stages
+    assert 0 <= whole.discarded_s <= whole.used_s
+
+
+@settings(max_examples=30, deadline=None)
+@given(random_workloads(), st.sampled_from(ARMS), st.lists(st.floats(0, 4), max_size=3))
+def test_every_workflow_ends_with_writes_too(load: Workload, by: BaselineArm, at: list[float]) -> None:
+    writes = tuple(Write(at_s, ("store/x",)) for at_s in sorted(at))
+    plays, _, _ = played(replace(load, writes=writes), by)
+    assert len(plays) == len(load.workflows)
 
 
 def test_runs_repeat() -> None:
