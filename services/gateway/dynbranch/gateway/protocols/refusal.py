@@ -61,6 +61,8 @@ def is_positive(value: Json) -> bool:
 
 def beyond(holder: dict[str, Json], known: Set[str]) -> dict[str, Json]:
     """The members that are not known, for the engine to judge. Null says nothing."""
+    if holder.keys() <= known:
+        return {}
     return {key: value for key, value in holder.items() if key not in known and value is not None}
 
 
@@ -74,6 +76,6 @@ def unclaimed(holder: dict[str, Json], known: Set[str], ours: Set[str], path: st
     """Unknown members go on to the engine, unless they would say something else there: ``ours`` are what
     stands in the place that they go to. Raises InvalidRequest."""
     members = beyond(holder, known)
-    for key in members.keys() & ours:
+    for key in members.keys() & ours if members else ():
         raise unserved(f"{path}.{key}", _UNKNOWN)
     return members
