@@ -47,7 +47,9 @@ class TraceWriter:
         record = self._requests[place]
         prompt_tokens = max(1, min(record["i"], self._longest))
         blocks = self._blocks(place, record, number) if self.making.prefixes.kept else ()
-        call = Call(shapes.STEP, f"step {number}", prompt_tokens, max(1, record["o"]), blocks)
+        call = Call(
+            shapes.STEP, f"step {self.making.own(number)}", prompt_tokens, max(1, record["o"]), blocks
+        )
         return Story((Turn((Step(call),)),))
 
     def again(self, number: int, story: Story) -> Story:
