@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PROTOS := $(wildcard protos/dynbranch/v1/*.proto)
 
-.PHONY: help setup demo up test test-rocksdb-py test-vllm test-harnesses image-check check format stubs lock bench explore fuzz clean
+.PHONY: help setup demo up test test-rocksdb-py test-vllm test-frameworks test-harnesses image-check check format stubs lock bench explore fuzz clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -66,7 +66,18 @@ $(VLLM)/.ready: tests/vllm/convert_weights.py | $(STAMP)
 	@touch $@
 
 HARNESSES := .harnesses
-test-harnesses: $(STAMP) ## real coding agents from npm against the gateway (Node 20; 1 GB, once)
+FRAMEWORKS := $(HARNESSES)/venv-frameworks
+FRAMEWORKS_LOCK := tests/frameworks/requirements.lock
+test-frameworks: $(STAMP) ## real agent frameworks from PyPI, attached by dynbranch.client (430 MB, once)
+	@cmp -s $(FRAMEWORKS_LOCK) $(FRAMEWORKS)/.installed \
+	  || { $(PYTHON) -m venv --clear $(FRAMEWORKS) \
+	       && { $(BIN)/uv pip install --quiet --compile-bytecode --python $(FRAMEWORKS)/bin/python --no-deps --require-hashes -r $(FRAMEWORKS_LOCK) \
+	            || $(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(FRAMEWORKS_LOCK); } \
+	       && cp $(FRAMEWORKS_LOCK) $(FRAMEWORKS)/.installed; } \
+	  || { echo "make test-frameworks is left out: the frameworks can not be installed"; exit 0; }; \
+	  DYNBRANCH_FRAMEWORKS_HOME=$(abspath $(FRAMEWORKS)) $(BIN)/pytest tests/frameworks --durations=5
+
+test-harnesses: $(STAMP) test-frameworks ## real coding agents from npm against the gateway (Node 20; 1 GB, once), and frameworks
 	@command -v npm > /dev/null || { echo "make test-harnesses is left out: there is no npm here"; exit 0; }; \
 	  mkdir -p $(HARNESSES) && cmp -s tests/harnesses/package.json $(HARNESSES)/.installed \
 	  || { cp tests/harnesses/package.json $(HARNESSES)/ && npm install --prefix $(HARNESSES) --no-audit --no-fund --no-package-lock --loglevel=error \
@@ -105,6 +116,7 @@ lock: $(STAMP) ## requirements.lock anew from pyproject.toml, and from it what e
 	for service in gateway controller csl engine_agent; do \
 	  $(COMPILE) pyproject.toml --extra $${service/_/-} --extra telemetry --constraint requirements.lock --no-annotate \
 	    --output-file services/$$service/requirements.lock || exit 1; done
+	$(COMPILE) tests/frameworks/requirements.in --no-annotate --output-file $(FRAMEWORKS_LOCK)
 	echo 'hatchling>=1.27' | $(COMPILE) - --constraint requirements.lock --no-annotate --output-file deploy/docker/build.lock
 
 BENCH ?= names normalise fidelity start demo csl store hit_path pass_through routing predictors admission two_level overlap chaos branches load peers vllm sim_fidelity paper

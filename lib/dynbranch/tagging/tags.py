@@ -33,23 +33,29 @@ _VERSION: Final = re.compile(r"\d+\.\d+")
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """An empty string means not said."""
+    """An empty string means not said. ``parent`` is the agent that started ``agent``."""
 
     workflow_type: str = ""
     workflow: str = ""
     agent: str = ""
     stage: str = ""
     reads: tuple[str, ...] = ()
+    parent: str = ""
 
     def over(self, other: Tags) -> Tags:
-        """These, and the other's where one is not said."""
+        """These, and the other's where one is not said; a parent goes with its agent."""
         return Tags(
             self.workflow_type or other.workflow_type,
             self.workflow or other.workflow,
             self.agent or other.agent,
             self.stage or other.stage,
             self.reads or other.reads,
+            self.parent if self.agent else other.parent,
         )
+
+    def under(self, agent: str) -> Tags:
+        """These, of an agent that this one has started."""
+        return replace(self, parent=agent) if self.agent not in ("", agent) else self
 
     def headers(self) -> Iterator[tuple[str, str]]:
         yield from (
@@ -58,6 +64,7 @@ class Tags:
                 ("x-dynbranch-workflow-type", self.workflow_type),
                 ("x-dynbranch-workflow", self.workflow),
                 ("x-dynbranch-agent", self.agent),
+                ("x-dynbranch-parent", self.parent),
                 ("x-dynbranch-stage", self.stage),
             )
             if text
@@ -156,9 +163,10 @@ def workflow(
 
 @contextmanager
 def agent(name: str) -> Iterator[None]:
-    """What runs inside is asked by this agent of the workflow."""
+    """What runs inside is asked by this agent of the workflow; it was started by the agent around it."""
     said = _SAID.get()
-    with _saying(replace(said, tags=replace(said.tags, agent=name))):
+    tags = replace(said.tags, agent=name).under(said.tags.agent)
+    with _saying(replace(said, tags=tags)):
         yield
 
 
@@ -216,7 +224,7 @@ class Told:
     turns: Turns
 
     def __init__(self, tags: Tags, before: Told | None) -> None:
-        self.tags = tags if before is None else tags.over(before.tags)
+        self.tags = tags if before is None else tags.under(before.tags.agent).over(before.tags)
         self.before = before
         self.turns = Turns() if before is None else before.turns
         self.ended = False

@@ -112,12 +112,25 @@ def test_blocks_nest_and_end() -> None:
         assert (run.type, run.id) == ("reviews", "w1")
         with dynbranch.client.agent("critic"), dynbranch.client.stage("judge"), dynbranch.client.reads("p/1"):
             with dynbranch.client.reads("p/2", "p/1"):
-                assert said() == Tags("reviews", "w1", "critic", "judge", ("p/1", "p/2"))
+                assert said() == Tags("reviews", "w1", "critic", "judge", ("p/1", "p/2"), "main")
             # Another workflow begins with nothing of the one around it.
             with dynbranch.client.workflow("other") as inner:
                 assert said() == Tags("other", inner.id)
         assert said() == Tags("reviews", "w1", "main")
     assert said() == NOTHING
+
+
+def test_an_agent_was_started_by_the_one_around_it() -> None:
+    with dynbranch.client.agent("lead"):
+        with dynbranch.client.agent("researcher"):
+            assert dict(said().headers())["x-dynbranch-parent"] == "lead"
+        with dynbranch.client.agent("lead"):
+            assert said().parent == ""
+        with telling(told_here(Tags(agent="told"))):
+            # What is said is an agent and its parent together.
+            assert said() == Tags(agent="lead")
+    with telling(told_here(Tags(agent="lead"))), telling(told_here(Tags(agent="told"))):
+        assert said() == Tags(agent="told", parent="lead")
 
 
 def test_workflows_without_an_id_have_their_own() -> None:
