@@ -85,8 +85,8 @@ def arm(
     accuracy: Accuracy = Accuracy.IMPLIED,
     history: Sequence[Workflow] = (),
 ) -> BaselineArm:
-    """``history``: another stream, of which InstCache predicts what will be asked; its contents have to mean
-    what they mean in the stream that is served. ``accuracy``: of the models of DSP and SPAgent.
+    """``history``: another stream, of which InstCache predicts what will be asked. ``accuracy``: of the
+    models of DSP and SPAgent.
 
     Raises UnknownArm, also for a setting that is of another arm.
     """

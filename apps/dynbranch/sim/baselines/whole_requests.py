@@ -30,8 +30,13 @@ class WholeRequests:
 
 
 def request_of(turns: Sequence[Turn], number: int) -> Request:
-    """What is asked with the turn of that number."""
-    return tuple(turn.steps[0].call.content for turn in turns[: number + 1])
+    """What is asked with the turn of that number.
+
+    Within a stream its first call's content says it all, for what follows depends on nothing else. Another
+    stream may use the same content for something else: so that it is never taken for the same request, all
+    calls are compared.
+    """
+    return tuple(step.call.content for turn in turns[: number + 1] for step in turn.steps)
 
 
 def predicted(history: Iterable[Workflow], most: int) -> Mapping[Request, Answer]:

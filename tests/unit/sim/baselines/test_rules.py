@@ -10,7 +10,7 @@ from dynbranch.sim.baselines.operator_cache import OperatorCache
 from dynbranch.sim.baselines.plan_depth import PlanDepth, first_mismatch, returns
 from dynbranch.sim.baselines.prefixes import Prefixes, Worker, cache_aware
 from dynbranch.sim.baselines.subset import Main, chosen
-from dynbranch.sim.baselines.whole_requests import WholeRequests, predicted
+from dynbranch.sim.baselines.whole_requests import WholeRequests, predicted, request_of
 from dynbranch.sim.fleet.workflows import Decision, Step, Turn
 from unit.sim.baselines.tiny import call, hops, workflow
 
@@ -20,8 +20,16 @@ LATENCY, THROUGHPUT = Criterion.LATENCY, Criterion.THROUGHPUT
 def test_instcache_predicts_what_was_asked_most_often_and_among_equals_the_first() -> None:
     turns = {name: Turn(hops(name, 1)) for name in "abc"}
     history = [workflow(number, turns[name]) for number, name in enumerate("abbcc")]
-    assert list(predicted(history, 2)) == [("b think 0",), ("c think 0",)]
-    assert predicted(history, 1)[("b think 0",)] == ("b think 0", "b act 0", "b answer")
+    b, c = (request_of((turns[name],), 0) for name in "bc")
+    assert list(predicted(history, 2)) == [b, c]
+    assert predicted(history, 1)[b] == ("b think 0", "b act 0", "b answer")
+
+
+def test_another_stream_s_request_is_not_taken_for_one_that_only_begins_like_it() -> None:
+    first = hops("a", 1)
+    other = (first[0], *hops("b", 1)[1:])
+    assert request_of((Turn(other),), 0) not in predicted([workflow(0, Turn(first))], 9)
+    assert request_of((Turn(first),), 0) in predicted([workflow(0, Turn(first))], 9)
 
 
 def test_instcache_keeps_the_first_answer_and_never_lets_go() -> None:
