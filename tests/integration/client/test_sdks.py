@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import dynbranch.client
@@ -18,6 +20,7 @@ from dynbranch.domain.reuse import Identity
 from integration.gateway.world import MODEL, Plan, World, eventually, running_world
 from openai import AsyncOpenAI, OpenAI
 
+ROOT = Path(__file__).resolve().parents[3]
 HI: Any = [{"role": "user", "content": "hi"}]
 
 
@@ -72,7 +75,7 @@ async def test_openai_says_who_asks(world: World) -> None:
         assert dynbranch.client.outcome(stream) == run.outcomes.last
     assert await arrived(world, 2) == [
         Identity("default", "reviews", "w1", "main"),
-        Identity("default", "reviews", "w1", "critic", "judge"),
+        Identity("default", "reviews", "w1", "critic", "judge", "main"),
     ]
 
 
@@ -135,6 +138,27 @@ async def test_tasks_and_threads_say_their_own(world: World) -> None:
     seen = await arrived(world, 8)
     assert sorted(identity.agent_id for identity in seen) == list("aabbccdd")
     assert {identity.workflow_id for identity in seen} == {"w"}
+
+
+async def test_the_documentations_examples_run(world: World) -> None:
+    attach, say = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "clients.md").read_text(), re.DOTALL)
+
+    def run() -> None:
+        with openai(world) as client:
+            known = {"client": client, "MODEL": MODEL, "messages": HI, "more": HI}
+            code = attach.replace("http://127.0.0.1:8080", world.url).replace(
+                "\ndynbranch.", "\ndone = dynbranch."
+            )
+            exec(code + say, known)
+            known["done"].detach()  # type: ignore[attr-defined]
+            assert known["run"].outcomes.counts == {"miss": 1, "hit": 1}  # type: ignore[attr-defined]
+
+    await world.post("/dynbranch/v1/writes", {"records": ["passages/9"]})
+    await asyncio.to_thread(run)
+    assert [(who.workflow_id, who.agent_id, who.stage) for who in await arrived(world, 2)] == [
+        ("review-17", "critic", "judge"),
+        ("review-17", "", ""),
+    ]
 
 
 # -- what is said twice, and to whom -------------------------------------------------------------------------
