@@ -16,6 +16,7 @@ from dynbranch.bench.names import (
     compare,
     draw_pair,
     engine,
+    name_of,
     probed_equivalences,
     run,
 )
@@ -95,6 +96,25 @@ def test_ids_of_calls_are_nothing_only_to_a_template_that_does_not_print_them(
 ) -> None:
     assert CALL_IDS in probed_equivalences(own)
     assert CALL_IDS not in probed_equivalences(everything)
+
+
+@pytest.mark.promise("C1.equivalence")
+def test_what_is_named_alike_whatever_its_ids_is_rendered_alike(own: Engine) -> None:
+    equivalences = probed_equivalences(own)
+    renamed = 0
+    for seed in range(400):
+        chance = Random(seed)
+        request = draw_request(chance)
+        body = json.loads(rewrite(chance, request))
+        ids = [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
+        other = json.dumps(body)
+        for number, one in enumerate(ids):
+            other = other.replace(json.dumps(one), json.dumps(f"call_{number}Zk9"))
+        first, second = json.dumps(body).encode(), other.encode()
+        if ids and name_of(first, equivalences) == name_of(second, equivalences):
+            renamed += 1
+            assert own.render(first) == own.render(second)
+    assert renamed >= 20
 
 
 def test_the_bench_counts_what_it_says() -> None:
