@@ -77,6 +77,8 @@ class _Phase:
         return Instant(self.began + steps * self.first_s + self.growth_s * (steps * (steps - 1) / 2))
 
     def done_by(self, now: float) -> int:
+        if now >= self.end(self.steps):
+            return self.steps
         steps = min(self.steps, max(self.done, self._estimate(now - self.began)))
         # Rounding may move the estimate across a step's end; ``end`` decides.
         while steps < self.steps and self.end(steps + 1) <= now:

@@ -102,7 +102,7 @@ class KvPool:
 
     def trim(self) -> None:
         """Evicts until what is held and what is kept fit together."""
-        if not self.block_tokens:
+        if not self._idle:
             return
         excess = len(self._idle) - (self.capacity_tokens - self.held_tokens) // self.block_tokens
         for _ in range(min(excess, len(self._idle))):

@@ -167,26 +167,33 @@ class Ahead:
     def tell(self, event: Event, place: Place | None = None) -> None:
         """Effects that lead to further events have them told after this one. ``place``: where its workflow
         stands with the request that it is about."""
-        self._take()
+        if self._store.settled:
+            self._take()
         self._events.append((event, place))
-        self.drain()
+        if not self._telling:
+            self._drain()
 
     def drain(self) -> None:
         """Hear what the store has settled."""
-        if self._telling:
-            return
+        if self._store.settled and not self._telling:
+            self._take()
+            self._drain()
+
+    def _drain(self) -> None:
         self._telling = True
-        self._take()
         events, handle = self._events, self.book.handle
         while events:
             event, place = events.popleft()
             for effect in handle(event, self._heap.now):
                 self._perform(effect, place)
-            self._take()
+            if self._store.settled:
+                self._take()
         self._telling = False
 
     def _take(self) -> None:
-        self._events.extend((Settled(one), None) for one in self._store.take_settlements())
+        found, self._store.settled = self._store.settled, []
+        for one in found:
+            self._events.append((Settled(one), None))
 
     # -- engines -------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final, cast
 
-from dynbranch.csl.core import founding, rows
+from dynbranch.csl.core import fill_rows, founding, rows
 from dynbranch.csl.core.events import (
     AcknowledgeSettlements,
     Cascaded,
@@ -23,6 +23,7 @@ from dynbranch.csl.core.events import (
 )
 from dynbranch.csl.core.library import Library
 from dynbranch.csl.core.limits import Limits
+from dynbranch.csl.core.store import Batch
 from dynbranch.csl.key_value import MemoryKeyValue
 from dynbranch.domain.fills import (
     BeginFill,
@@ -56,17 +57,16 @@ LIMITS: Final = Limits(lease_ttl_ms=LEASE_MS, max_lease_ttl_ms=LEASE_MS, max_lea
 NOWHERE: Final = GenerationRef(GenerationId(b""), "")
 BEGAN_MS: Final = 1_000_000
 AT_ONCE: Final = 256
-"""Settlements read, and acknowledged, together."""
+"""Settlements acknowledged together."""
 
 
 class Store:
-    """Who controls fills takes settlements when it is ready for them."""
+    """``settled``: settlements in their order; who controls fills takes them away."""
 
     def __init__(self, heap: EventHeap, limits: Limits = LIMITS) -> None:
         self._heap = heap
-        self._settled: list[Settlement] = []
+        self.settled: list[Settlement] = []
         self._made = 0
-        self._through = 0
         self._acknowledged = 0
         self._rows = MemoryKeyValue()
         self._rows.apply(founding.found(1))
@@ -101,20 +101,14 @@ class Store:
         """Nothing comes of it any more."""
         self._ask(ReleaseLeases((lease.lease_id,)))
 
-    def take_settlements(self) -> list[Settlement]:
-        """Those since the last call, in their order."""
-        found, self._settled = self._settled, []
-        return found
-
     def write(self, records: tuple[RecordId, ...]) -> None:
         """Returns when the write may be acknowledged; what it condemned is deleted, too."""
         decision = self.library.handle(Write(records, "backend"), self._rows, self._moment())
-        self._rows.apply(decision.batch)
+        self._apply(decision.batch)
         for effect in decision.effects:
             for number in effect.slices if isinstance(effect, Cascaded) else ():
                 self._ask(DeleteSlice(number))
                 self.library.slice_deleted(number)
-        self._read()
 
     def sweep(self) -> None:
         """Take away what waits for it."""
@@ -131,26 +125,24 @@ class Store:
 
     def _ask(self, event: Event) -> object:
         decision = self.library.handle(event, self._rows, self._moment())
-        changes = decision.batch.changes
-        if changes:
-            self._rows.apply(decision.batch)
-            for key in changes:
-                if key[:1] == rows.SETTLEMENTS:
-                    self._read()
-                    break
+        if decision.batch.changes:
+            self._apply(decision.batch)
         return decision.reply
 
-    def _read(self) -> None:
-        while found := self.library.settlements(self._rows, after=self._through, at_most=AT_ONCE):
-            self._through = found[-1].number
-            if self._through - self._acknowledged >= AT_ONCE:
-                self._acknowledged = self._through
-                self._acknowledge()
-            self._settled += found
+    def _apply(self, batch: Batch) -> None:
+        """Rows of the outbox are read as they come."""
+        self._rows.apply(batch)
+        for key, row in batch.changes.items():
+            if row is not None and key[:1] == rows.SETTLEMENTS:
+                number = fill_rows.number_of_settlement(key)
+                self.settled.append(fill_rows.unpack_settlement(number, row))
+                if number - self._acknowledged >= AT_ONCE:
+                    self._acknowledge(number)
 
-    def _acknowledge(self) -> None:
+    def _acknowledge(self, through: int) -> None:
+        self._acknowledged = through
         while True:
-            gone = self.library.acknowledge(AcknowledgeSettlements(self._acknowledged), self._rows)
+            gone = self.library.acknowledge(AcknowledgeSettlements(through), self._rows)
             if not gone.reply:
                 return
             self._rows.apply(gone.batch)
