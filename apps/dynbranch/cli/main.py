@@ -10,6 +10,7 @@ import typer
 from dynbranch.cli.calibrate_command import calibrate
 from dynbranch.cli.failures import for_people
 from dynbranch.cli.installed import check_stack
+from dynbranch.cli.sim_command import sim
 from dynbranch.cli.stub_command import stub_engine
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ def main(
 
 app.command(name="stub-engine")(stub_engine)
 app.command(name="calibrate")(calibrate)
+app.command(name="sim")(sim)
 
 JsonFile = Annotated[
     Path | None, typer.Option("--json", help="Also write the result as JSON.", dir_okay=False)

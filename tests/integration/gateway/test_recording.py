@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,26 @@ import pytest
 from dynbranch.domain.events import Selection
 from dynbranch.domain.template import Output, StageKind
 from dynbranch.engine_agent.fake import Script, text_chunks
+from dynbranch.enginemodel.parameters import H200_QWEN3_32B
 from dynbranch.gateway.recording import Bodies
+from dynbranch.rendering.reading import parse_template
+from dynbranch.sim.fleet.playing import floor
+from dynbranch.sim.fleet.runs import run
+from dynbranch.sim.fleet.serving import C1, DYNBRANCH
+from dynbranch.sim.workloads.traffic import from_traffic
 from dynbranch.templates.traffic import read_arrivals, read_traffic
-from integration.gateway.fills import ACT, DECIDE, DRAW, WORKFLOW, name_of, request, serve, templated, told
+from integration.gateway.fills import (
+    ACT,
+    DECIDE,
+    DRAW,
+    TEMPLATE,
+    WORKFLOW,
+    name_of,
+    request,
+    serve,
+    templated,
+    told,
+)
 from integration.gateway.world import Plan, eventually, running_world
 
 pytestmark = pytest.mark.promise("G.record")
@@ -68,6 +86,34 @@ async def test_what_a_replay_needs_is_there_too(tmp_path: Path) -> None:
     assert miss.output_tokens == hit.output_tokens > 0 and miss.prompt_tokens == hit.prompt_tokens
     assert miss.execution_ms is not None and hit.execution_ms is not None
     assert miss.done_ms is not None and hit.at_ms >= miss.done_ms
+
+
+@pytest.mark.parametrize("bodies", list(Bodies))
+async def test_what_was_recorded_is_replayed_in_any_arm(bodies: Bodies, tmp_path: Path) -> None:
+    """Three workflows: two that are alike, and one that drew its answer."""
+    file = tmp_path / "traffic.jsonl"
+    async with running_world(recording(file, record_bodies=bodies)) as world:
+        await templated(world)
+        world.engine.writer = says(*CHOICE)
+        for number, follows in enumerate((ACT, ACT, DRAW)):
+            workflow = {"x-dynbranch-workflow": f"w{number}"}
+            await serve(world, DECIDE, **workflow)
+            await serve(world, follows, **workflow)
+    found = from_traffic([file], template=parse_template(TEMPLATE, "picks"))
+    steps = [step for one in found.workload.workflows for turn in one.turns for step in turn.steps]
+    assert [step.call.stage for step in steps] == ["decide", "act", "decide", "act", "decide", "draw"]
+    first, again = steps[0].decision, steps[2].decision
+    assert first is not None and again is not None and len(first.picked) == 1
+    assert (first.ranked, again.ranked, again.picked) == ((), first.picked, first.picked)
+    assert [call.content for call in again.chains[first.picked[0]]] == [steps[1].call.content]
+    outcomes = {}
+    for name, arm in {"floor": floor, "c1": C1, "dynbranch": DYNBRANCH}.items():
+        done = run(found.workload, arm, H200_QWEN3_32B, engines=1)
+        assert done.wrong == 0
+        outcomes[name] = Counter(one for play in done.plays for one in play.outcomes)
+    assert outcomes["floor"] == {"miss": 6}
+    assert outcomes["c1"]["miss"] == 3, "decide, act and what was drawn"
+    assert outcomes["dynbranch"]["miss"] <= 3 and sum(outcomes["dynbranch"].values()) == 6
 
 
 @pytest.mark.parametrize("bodies", list(Bodies))

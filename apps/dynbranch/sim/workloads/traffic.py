@@ -65,13 +65,18 @@ def replayable(
     lanes = list(_lanes(sized))
     began_ms = min(lane[0].at_ms for lane in lanes)
     known = template if template is not None else Template(name or "traffic", 1, (), (), ())
-    calls = [[_call(one, rate) for one in lane] for lane in lanes]
-    decisions = decided(lanes, calls, known)
     tools = _tools(exchanges)
+    paused = [_pauses(lane, tools) for lane in lanes]
+    # What runs ahead waits for its tools as the harness does, and for nobody's thinking.
+    calls = [
+        [_call(one, rate, pause.seconds if pause.in_tools else 0.0) for one, pause in zip(*both, strict=True)]
+        for both in zip(lanes, paused, strict=True)
+    ]
+    decisions = decided(lanes, calls, known)
     workflows = []
-    for number, (lane, of_lane) in enumerate(zip(lanes, calls, strict=True)):
+    for number, (lane, of_lane, pauses) in enumerate(zip(lanes, calls, paused, strict=True)):
         steps = [Step(call, decisions.get((number, place))) for place, call in enumerate(of_lane)]
-        turns = _turns(lane, steps, known, tools, think_s)
+        turns = _turns(lane, steps, pauses, known, think_s)
         at_s = (lane[0].at_ms - began_ms) / 1000
         workflows.append(Workflow(number, at_s, lane[0].tenant or "default", turns))
     workload = Workload(f"traffic {name}".strip(), known, tuple(workflows))
@@ -137,7 +142,7 @@ def _done_ms(one: Exchange) -> float:
 # -- one request -------------------------------------------------------------------------------------------
 
 
-def _call(one: Exchange, characters_per_token: float) -> Call:
+def _call(one: Exchange, characters_per_token: float, before_s: float) -> Call:
     return Call(
         stage=one.stage or _OTHER,
         content=_content(one),
@@ -145,6 +150,7 @@ def _call(one: Exchange, characters_per_token: float) -> Call:
         output_tokens=one.output_tokens,
         blocks=_blocks(one, characters_per_token),
         reads=one.reads or (),
+        before_s=before_s,
     )
 
 
@@ -199,29 +205,47 @@ def _tools(exchanges: Iterable[Exchange]) -> Mapping[tuple[str, str, str], tuple
     return {key: tuple(times) for key, times in found.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """Before a request; ``in_tools``: the workflow called one meanwhile."""
+
+    seconds: float
+    in_tools: bool
+
+
+def _pauses(
+    lane: Sequence[Exchange], tools: Mapping[tuple[str, str, str], tuple[float, ...]]
+) -> list[_Pause]:
+    found = [_Pause(0.0, in_tools=False)]
+    for before, one in pairwise(lane):
+        since_ms = _done_ms(before)
+        used = tools.get((one.tenant, one.workflow_type, one.workflow_id), ())
+        in_tools = any(since_ms <= at <= one.at_ms for at in used)
+        found.append(_Pause(max(0.0, one.at_ms - since_ms) / 1000, in_tools))
+    return found
+
+
 def _turns(
     lane: Sequence[Exchange],
     steps: Sequence[Step],
+    pauses: Sequence[_Pause],
     template: Template,
-    tools: Mapping[tuple[str, str, str], tuple[float, ...]],
     think_s: float,
 ) -> tuple[Turn, ...]:
     """A turn begins where a person was waited for: a request tells a pick, or nothing else happened for long.
     Any other pause is a tool's or the harness's own, and counts."""
     waited = {point.name for point in template.decision_points if point.window is Window.WAIT}
     turns: list[Turn] = []
-    open_steps: list[Step] = [steps[0]]
+    open_steps: list[Step] = []
     gap_s = 0.0
-    for before, one, step in zip(lane[:-1], lane[1:], steps[1:], strict=True):
-        pause_s = max(0.0, one.at_ms - _done_ms(before)) / 1000
-        used = tools.get((one.tenant, one.workflow_type, one.workflow_id), ())
-        with_tool = any(_done_ms(before) <= at <= one.at_ms for at in used)
+    for one, step, pause in zip(lane, steps, pauses, strict=True):
         picked = any(selection.decision_point in waited for selection in one.selections)
-        if pause_s and (picked or (pause_s >= think_s and not with_tool)):
+        thinks = picked or (pause.seconds >= think_s and not pause.in_tools)
+        if open_steps and pause.seconds and thinks:
             turns.append(Turn(tuple(open_steps), gap_s))
-            open_steps, gap_s = [step], pause_s
+            open_steps, gap_s = [replace(step, call=replace(step.call, before_s=0.0))], pause.seconds
         else:
-            open_steps.append(replace(step, call=replace(step.call, before_s=pause_s)))
+            open_steps.append(replace(step, call=replace(step.call, before_s=pause.seconds)))
     return (*turns, Turn(tuple(open_steps), gap_s))
 
 

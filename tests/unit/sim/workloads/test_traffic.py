@@ -285,3 +285,17 @@ def test_whatever_was_recorded_every_request_is_replayed_once(
     for step in steps:
         if step.decision is not None:
             assert all(step.decision.chains[one] for one in step.decision.ranked)
+
+
+def test_what_runs_ahead_waits_for_its_tools_and_for_nobody_s_thinking() -> None:
+    exchanges = [
+        asked(0, 1, "ask", selections=(Selection("pick", ("red",)),)),
+        tool(1.2, 0.5),
+        asked(2, 1, "act", name="act red"),
+        asked(8, 1, "tell", name="tell red"),
+    ]
+    found = replayable(exchanges, name="x", template=template(Window.DECODE, ("act", "tell")))
+    steps = steps_of(found.workload)
+    assert steps[0].decision is not None
+    assert [call.before_s for call in steps[0].decision.chains["red"]] == [1.0, 0.0]
+    assert [turn.gap_s for turn in found.workload.workflows[0].turns] == [0.0, 5.0]

@@ -1,0 +1,145 @@
+"""A question of one's own: what would these workflows take on such engines, in this arm and in that?"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dynbranch.enginemodel.parameters import BatchParameters
+from dynbranch.sim.baselines.arms import NAMES as BASELINES
+from dynbranch.sim.baselines.arms import arm as baseline
+from dynbranch.sim.fleet.playing import Arm, floor
+from dynbranch.sim.fleet.runs import Outcome, performed
+from dynbranch.sim.fleet.serving import ALWAYS, C1, C2, DYNBRANCH, ORACLE, STATIC
+from dynbranch.sim.fleet.workflows import Call, Workflow, Workload
+
+OURS: Final[Mapping[str, Arm]] = {
+    "c1": C1,
+    "c2": C2,
+    "dynbranch": DYNBRANCH,
+    "always": ALWAYS,
+    "static": STATIC,
+    "oracle": ORACLE,
+}
+ARMS: Final = ("floor", *BASELINES, *OURS)
+USUAL: Final = ("floor", "c1", "c2", "dynbranch")
+
+
+class NoAnswer(ValueError):
+    """The question can not be asked. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """``history``: workflows that were seen before, for arms that prepare themselves with them."""
+
+    workload: Workload
+    parameters: BatchParameters
+    engines: int
+    seed: int = 1
+    history: tuple[Workflow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``latencies_s`` in the order of the workload, without a person's pauses. ``outcomes`` of requests.
+    ``fills_s``: slot time of what ran ahead, ``discarded_s`` that of what nobody took. ``wrong``: answers
+    that an execution would not have given."""
+
+    arm: str
+    latencies_s: tuple[float, ...]
+    outcomes: Mapping[str, int]
+    fills: int
+    used_s: float
+    discarded_s: float
+    wrong: int
+    utilisation: float
+
+
+def arm_of(name: str, history: Sequence[Workflow] = ()) -> Arm:
+    """Raises NoAnswer."""
+    if name == "floor":
+        return floor
+    if name in OURS:
+        return OURS[name]
+    if name in BASELINES:
+        return baseline(name, history=history)
+    raise NoAnswer(f"there is no arm {name!r}; there are {', '.join(ARMS)}")
+
+
+def answers(question: Question, names: Sequence[str], told: Callable[[str], None]) -> list[Answer]:
+    """In the order of ``names``, each in a process of its own; ``told`` hears whose has come. Raises
+    NoAnswer."""
+    check(question)
+    for name in names:
+        arm_of(name)
+    workers = max(1, min(len(names), os.cpu_count() or 1))
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(answer, question, name): name for name in names}
+        found: dict[str, Answer] = {}
+        for done in as_completed(running):
+            found[running[done]] = done.result()
+            told(running[done])
+    return [found[name] for name in names]
+
+
+def answer(question: Question, name: str) -> Answer:
+    """Raises NoAnswer."""
+    arm = arm_of(name, question.history)
+    outcome, serving = performed(question.workload, arm, question.parameters, question.engines, question.seed)
+    serving.validate_state()
+    return _answer(name, outcome)
+
+
+def _answer(name: str, outcome: Outcome) -> Answer:
+    account, slices = outcome.account, outcome.slices
+    return Answer(
+        name,
+        tuple(sum(play.turns_s) for play in outcome.plays),
+        dict(Counter(one for play in outcome.plays for one in play.outcomes)),
+        account.fills,
+        account.used_s,
+        account.discarded_s,
+        outcome.wrong,
+        sum(one.utilisation for one in slices) / len(slices) if slices else 0.0,
+    )
+
+
+def check(question: Question) -> None:
+    """Raises NoAnswer."""
+    if question.engines < 1 or not question.workload.workflows:
+        raise NoAnswer("there are no engines, or no workflows")
+    room = question.parameters.kv_pool_tokens
+    largest = max(call.prompt_tokens + call.output_tokens for call in _calls(question.workload))
+    if largest > room:
+        raise NoAnswer(f"a request of {largest} tokens is larger than an engine's KV pool of {room}")
+
+
+def at_rate(workload: Workload, rate: float) -> Workload:
+    """The same workflows in the same order, so that ``rate`` a second begin on average. Within a workflow
+    nothing changes. Raises NoAnswer."""
+    last_s = max((one.at_s for one in workload.workflows), default=0.0)
+    if not last_s or len(workload.workflows) < 2:
+        raise NoAnswer("workflows that all begin at once have no rate")
+    scale = (len(workload.workflows) - 1) / rate / last_s
+    return replace(
+        workload,
+        name=f"{workload.name} at {rate:g}/s",
+        workflows=tuple(replace(one, at_s=one.at_s * scale) for one in workload.workflows),
+        writes=tuple(replace(one, at_s=one.at_s * scale) for one in workload.writes),
+    )
+
+
+def _calls(workload: Workload) -> Iterator[Call]:
+    for workflow in workload.workflows:
+        for turn in workflow.turns:
+            for step in turn.steps:
+                yield step.call
+                if step.decision is not None:
+                    for chain in step.decision.chains.values():
+                        yield from chain
