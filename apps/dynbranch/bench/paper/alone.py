@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from dynbranch.bench.paper.cells import LOAD, LOW
+from dynbranch.bench.paper.cells import published_rate
 from dynbranch.bench.paper.parts import (
     Found,
     Made,
@@ -23,6 +23,7 @@ from dynbranch.bench.paper.parts import (
 from dynbranch.bench.paper.runs import H200, WORKLOADS, Seen, Size, Spec
 from dynbranch.demo.measures import Figure, ratio
 
+PUBLISHED: Final = ("low", "load")
 KINDS: Final = ("repeat", "partial", "fresh")
 REUSE_ARMS: Final = ("floor", "instcache", "helium", "c1")
 TABLE_1: Final[Mapping[str, tuple[str, ...]]] = {
@@ -43,7 +44,7 @@ TABLE_2: Final[Mapping[tuple[str, int], tuple[float, ...]]] = {
 
 
 class ReuseAlone:
-    """Routing, one workflow after another, of three kinds; nothing runs ahead."""
+    """Sub-Agent, one workflow after another, of three kinds; nothing runs ahead."""
 
     name = "table 1"
 
@@ -72,7 +73,7 @@ class ReuseAlone:
 
     @staticmethod
     def _spec(arm: str, size: Size, seed: int) -> Spec:
-        return Spec("routing", arm, H200, clients=1, count=size.serial, seed=seed, mix="table 1")
+        return Spec("sub-agent", arm, H200, clients=1, count=size.serial, seed=seed, mix="table 1")
 
 
 def of_kind(runs: Sequence[Seen], kind: str) -> list[Seen]:
@@ -150,43 +151,43 @@ class ShareOfOracle:
 
     def wants(self, size: Size, found: Found) -> Sequence[Spec]:
         return [
-            self._spec(workload, arm, rate, size, seed)
+            self._spec(workload, arm, load, size, seed)
             for workload in WORKLOADS
             for arm in ("c1", "dynbranch", "oracle")
-            for rate in (LOW, LOAD)
+            for load in PUBLISHED
             for seed in size.seeds
         ]
 
     def make(self, size: Size, found: Found) -> Made:
-        shares: dict[tuple[str, float], Figure] = {}
+        shares: dict[tuple[str, str], Figure] = {}
         rows: Rows = [("share of perfect prediction's gain, %", "low", "load", "its gain, s: low", "load")]
         for workload in WORKLOADS:
             gains = []
-            for rate in (LOW, LOAD):
+            for load in PUBLISHED:
                 reuse, mine, oracle = (
-                    of_seeds(found, partial(self._spec, workload, arm, rate, size), size)
+                    of_seeds(found, partial(self._spec, workload, arm, load, size), size)
                     for arm in ("c1", "dynbranch", "oracle")
                 )
-                shares[workload, rate] = share_of_gain(reuse, mine, oracle)
+                shares[workload, load] = share_of_gain(reuse, mine, oracle)
                 gains.append(mean_s(reuse) - mean_s(oracle))
             rows.append(
                 (
                     workload,
-                    told(shares[workload, LOW]),
-                    told(shares[workload, LOAD]),
+                    told(shares[workload, "low"]),
+                    told(shares[workload, "load"]),
                     *(f"{gain:.2f}" for gain in gains),
                 )
             )
         figures = {
-            "share_of_oracle_c2_low_min": least([shares[workload, LOW] for workload in WORKLOADS]),
-            "share_of_oracle_c2_load_min": least([shares[workload, LOAD] for workload in WORKLOADS]),
+            "share_of_oracle_c2_low_min": least([shares[workload, "low"] for workload in WORKLOADS]),
+            "share_of_oracle_c2_load_min": least([shares[workload, "load"] for workload in WORKLOADS]),
         }
-        data = {f"{workload} at {rate:g}": share.as_json() for (workload, rate), share in shares.items()}
+        data = {f"{workload}, {load}": share.as_json() for (workload, load), share in shares.items()}
         return Made(figures, data, (Table("Running ahead beside perfect prediction", tuple(rows)),))
 
     @staticmethod
-    def _spec(workload: str, arm: str, rate: float, size: Size, seed: int) -> Spec:
-        return Spec(workload, arm, H200, rate=rate, count=size.count, seed=seed)
+    def _spec(workload: str, arm: str, load: str, size: Size, seed: int) -> Spec:
+        return Spec(workload, arm, H200, rate=published_rate(workload, load), count=size.count, seed=seed)
 
 
 def share_of_gain(reuse: Sequence[Seen], mine: Sequence[Seen], oracle: Sequence[Seen]) -> Figure:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Final
 
 from dynbranch.bench.paper.runs import Seen, Size, Spec
@@ -16,7 +17,7 @@ from dynbranch.sim.baselines.arms import arm as baseline
 from dynbranch.sim.fleet.playing import Arm, floor
 from dynbranch.sim.fleet.runs import Outcome, Played, performed
 from dynbranch.sim.fleet.serving import ALWAYS, C1, C2, DYNBRANCH, ORACLE, ORACLE_C2, STATIC, DynBranchArm
-from dynbranch.sim.fleet.workflows import Workflow, Workload
+from dynbranch.sim.fleet.workflows import Decision, Step, Workflow, Workload
 from dynbranch.sim.workloads.arrivals import Phase, paper_phases, phase_of
 from dynbranch.sim.workloads.published import read_numbers
 from dynbranch.sim.workloads.workload import slots, workload
@@ -31,34 +32,32 @@ OURS: Final[Mapping[str, DynBranchArm]] = {
     "c2-oracle": ORACLE_C2,
 }
 ARMS: Final = ("floor", *BASELINES, *OURS)
-HISTORY_SEED: Final = 1000
-"""Of the stream from which InstCache is filled beforehand: no measured one's."""
 
 
 class UnknownArm(ValueError):
     """There is no such arm. The message names those there are."""
 
 
-def run(spec: Spec, size: Size, data: Path | None) -> Seen:
+def run(spec: Spec, size: Size) -> Seen:
     """In a process of its own. Raises UnknownArm, UnknownWorkload, UnknownPreset."""
     phases = paper_phases(read_numbers()) if spec.phased else ()
-    asked = asked_of(spec, spec.seed, phases, data)
-    outcome, serving = performed(
-        asked, arm_of(spec, phases, data), parameters_of(spec), spec.engines, spec.seed
-    )
+    asked = asked_of(spec, phases, size.data)
+    if spec.drafter is not None:
+        asked = redrafted(asked, spec.drafter, spec.seed)
+    outcome, serving = performed(asked, arm_of(spec), parameters_of(spec), spec.engines, spec.seed)
     serving.validate_state()
     unseen = 0 if phases or spec.mix == "table 1" else size.serial_unseen if spec.clients else size.unseen
     return seen_of(outcome, asked, phases, min(unseen, len(asked.workflows) // 2))
 
 
-def asked_of(spec: Spec, seed: int, phases: Sequence[Phase], data: Path | None) -> Workload:
+def asked_of(spec: Spec, phases: Sequence[Phase], data: Path | None) -> Workload:
     return workload(
         spec.workload,
         rate=spec.rate,
         clients=spec.clients,
         phases=phases,
         count=spec.count,
-        seed=seed,
+        seed=spec.seed,
         data=data,
         mix=spec.mix,
         replay=spec.replay,
@@ -66,7 +65,38 @@ def asked_of(spec: Spec, seed: int, phases: Sequence[Phase], data: Path | None) 
     )
 
 
-def arm_of(spec: Spec, phases: Sequence[Phase], data: Path | None) -> Arm:
+def redrafted(asked: Workload, drafter: tuple[float, float, float], seed: int) -> Workload:
+    """The same workflows with rankings of another predictor, which is right as often as it is said to be."""
+    chance = Random(f"drafter {seed}")
+
+    def turned(step: Step) -> Step:
+        if step.decision is None:
+            return step
+        return replace(step, decision=_ranked_anew(step.decision, drafter, chance))
+
+    return replace(
+        asked,
+        workflows=tuple(
+            replace(
+                workflow,
+                turns=tuple(replace(turn, steps=tuple(map(turned, turn.steps))) for turn in workflow.turns),
+            )
+            for workflow in asked.workflows
+        ),
+    )
+
+
+def _ranked_anew(decision: Decision, drafter: tuple[float, float, float], chance: Random) -> Decision:
+    first, three, spent_s = drafter
+    others = [one for one in decision.ranked if one not in decision.picked]
+    drawn = chance.random()
+    if decision.picked and drawn < three:
+        rank = 0 if drawn < first else 1 + (drawn > (first + three) / 2)
+        others.insert(min(rank, len(others)), decision.picked[0])
+    return replace(decision, ranked=tuple(others[:3]), spent_s=spent_s)
+
+
+def arm_of(spec: Spec) -> Arm:
     """Raises UnknownArm."""
     if spec.arm == "floor":
         return floor
@@ -75,8 +105,7 @@ def arm_of(spec: Spec, phases: Sequence[Phase], data: Path | None) -> Arm:
         return ours if spec.width is None else replace(ours, width=spec.width)
     if spec.arm not in BASELINES:
         raise UnknownArm(f"there is no arm {spec.arm!r}; there are {', '.join(ARMS)}")
-    history = asked_of(spec, HISTORY_SEED, phases, data).workflows if spec.arm == "instcache" else ()
-    return baseline(spec.arm, history=history)
+    return baseline(spec.arm)
 
 
 def parameters_of(spec: Spec) -> BatchParameters:

@@ -6,28 +6,36 @@ Times are virtual: a seed gives the same numbers on every machine.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from dynbranch.bench.paper.alone import AheadAlone, ReuseAlone, ShareOfOracle
 from dynbranch.bench.paper.arms import run
 from dynbranch.bench.paper.cells import EndToEnd
+from dynbranch.bench.paper.elsewhere import Admission, Gates, Interference
 from dynbranch.bench.paper.parts import Made, Part
 from dynbranch.bench.paper.pictures import draw
+from dynbranch.bench.paper.reuse_units import ReuseUnits
 from dynbranch.bench.paper.runs import QUICK, Seen, Size, Spec, perform
-from dynbranch.bench.paper.sweeps import Load, Phases, Repetition, Width
+from dynbranch.bench.paper.sweeps import Drafters, Load, Phases, Repetition, Width
 from dynbranch.bench.result import BenchFailed, Measured, Tell
 from dynbranch.calibration.picture import can_draw
 from dynbranch.demo.measures import Figure
 
 PARTS: Final[Sequence[Part]] = (
+    Interference(),
+    ReuseUnits(),
     EndToEnd(),
     Width(),
     Repetition(),
+    Drafters(),
+    Gates(),
     Load(),
     Phases(),
     ReuseAlone(),
     AheadAlone(),
+    Admission(),
     ShareOfOracle(),
 )
 
@@ -43,11 +51,11 @@ def measure(
 ) -> Measured:
     """``parts``: the names of some, or their numbers (``8`` is ``figure 8``); none are all. ``pictures``: a
     folder for SVG files. Raises BenchFailed."""
-    size = size or (QUICK if quick else Size())
+    size = replace(size or (QUICK if quick else Size()), data=data)
     chosen = choose(parts)
     if pictures is not None and not can_draw():
         raise BenchFailed("pictures need matplotlib: pip install 'dynbranch[plot]'")
-    found = _runs(chosen, size, data, tell)
+    found = _runs(chosen, size, tell)
     made: dict[str, Made] = {}
     for number, part in enumerate(chosen):
         tell(part.name, number, len(chosen))
@@ -88,7 +96,7 @@ def figures_of(made: Mapping[str, Made]) -> dict[str, Figure]:
     return {key: figure for one in made.values() for key, figure in one.figures.items()}
 
 
-def _runs(chosen: Sequence[Part], size: Size, data: Path | None, tell: Tell) -> dict[Spec, Seen]:
+def _runs(chosen: Sequence[Part], size: Size, tell: Tell) -> dict[Spec, Seen]:
     """What the parts want, until none wants more: some see from one run which other they want."""
     found: dict[Spec, Seen] = {}
     while missing := _missing(chosen, size, found):
@@ -98,7 +106,7 @@ def _runs(chosen: Sequence[Part], size: Size, data: Path | None, tell: Tell) -> 
         def told(done: int, before: int = before, total: int = total) -> None:
             tell("runs", before + done, total)
 
-        found.update(perform(missing, run, size, data, told))
+        found.update(perform(missing, run, size, told))
     return found
 
 

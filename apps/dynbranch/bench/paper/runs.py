@@ -38,6 +38,9 @@ class Spec:
     width: int | None = None
     slowness: float = 1.0
     """Of a step, against the machine's: smaller and larger models."""
+    drafter: tuple[float, float, float] | None = None
+    """Another predictor instead of the workload's: how often it is right with its first candidate and with
+    one of three, and the seconds it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +71,25 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class Size:
     """``unseen``: the first workflows of a run do not count, as nothing is known yet. Serial runs have
-    ``serial`` workflows."""
+    ``serial`` workflows. ``data``: a folder of records instead of the package's."""
 
     seeds: tuple[int, ...] = (1, 2, 3)
-    count: int = 800
-    unseen: int = 100
+    count: int = 700
+    unseen: int = 70
     serial: int = 300
     serial_unseen: int = 50
+    data: Path | None = None
 
 
 QUICK: Final = Size(seeds=(1, 2), count=150, unseen=30, serial=80, serial_unseen=20)
 
-Run = Callable[[Spec, Size, Path | None], Seen]
+Run = Callable[[Spec, Size], Seen]
 
 
 def perform(
     specs: Sequence[Spec],
     run: Run,
     size: Size,
-    data: Path | None,
     told: Callable[[int], None],
 ) -> dict[Spec, Seen]:
     """All of them, on all cores; ``told`` how many are done. The longest first, so that no core is left with
@@ -94,15 +97,15 @@ def perform(
     order = sorted(specs, key=lambda spec: (-spec.count, spec.rate or 0.0))
     found: dict[Spec, Seen] = {}
     with ProcessPoolExecutor(cores(), mp_context=multiprocessing.get_context("spawn")) as pool:
-        seen: Iterable[Seen] = pool.map(partial(_one, run=run, size=size, data=data), order)
+        seen: Iterable[Seen] = pool.map(partial(_one, run=run, size=size), order)
         for number, (spec, one) in enumerate(zip(order, seen, strict=True), 1):
             found[spec] = one
             told(number)
     return found
 
 
-def _one(spec: Spec, run: Run, size: Size, data: Path | None) -> Seen:
-    return run(spec, size, data)
+def _one(spec: Spec, run: Run, size: Size) -> Seen:
+    return run(spec, size)
 
 
 def cores() -> int:

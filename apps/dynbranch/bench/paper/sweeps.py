@@ -30,6 +30,15 @@ SLOWNESS: Final[Mapping[str, float]] = {"0.6B": 0.05, "4B": 0.16, "8B": 0.29, "1
 """Of a decode step against the 32B model's: about the ratio of weights, no step under 0.85 ms."""
 RATES: Final = (0.12, 0.3, 0.55, 0.8, 1.2, 2.4, 4.8)
 """The paper's five, and two towards the knee of this model."""
+DRAFTERS: Final[Sequence[tuple[float, float, float] | None]] = (
+    None,
+    (0.20, 0.40, 0.02),
+    (0.34, 0.61, 0.02),
+    (0.34, 0.61, 0.95),
+    (0.50, 0.75, 0.02),
+    (0.50, 0.75, 1.6),
+)
+"""The paper's distilled 0.6B drafter has 0.34 and about 0.61, and takes 2.5 s a question, 0.95 s a hop."""
 PHASES: Final = ("A", "B", "C", "D")
 CONTROLS: Final = ("dynbranch", "static", "always")
 
@@ -159,6 +168,36 @@ class Repetition:
 
 def _row(title: str, floor: Sequence[Seen], mine: Sequence[Seen], *more: str) -> tuple[str, ...]:
     return (title, f"{mean_s(floor):.2f}", f"{mean_s(mine):.2f}", *more)
+
+
+class Drafters:
+    """ReAct with other predictors: how often they are right, and how slow they are."""
+
+    name = "figure 11"
+
+    def wants(self, size: Size, found: Found) -> Sequence[Spec]:
+        return [self._spec("floor", None, size, seed) for seed in size.seeds] + [
+            self._spec("dynbranch", drafter, size, seed) for drafter in DRAFTERS for seed in size.seeds
+        ]
+
+    def make(self, size: Size, found: Found) -> Made:
+        rows: Rows = [("top-1, top-3, seconds", "mean s", "speedup", "fills a workflow", "paper")]
+        floor = of_seeds(found, partial(self._spec, "floor", None, size), size)
+        data: dict[str, Any] = {}
+        for drafter in DRAFTERS:
+            runs = of_seeds(found, partial(self._spec, "dynbranch", drafter, size), size)
+            speedup = mean_ratio(floor, runs)
+            fills = sum(one.fills for one in runs) / sum(one.workflows for one in runs)
+            title = "the shipped ranker" if drafter is None else ", ".join(f"{one:g}" for one in drafter)
+            rows.append(
+                (title, f"{mean_s(runs):.2f}", told(speedup, percent=False), f"{fills:.2f}", "1.63 to 1.70")
+            )
+            data[title] = {**speedup.as_json(), "fills_per_workflow": round(fills, 3)}
+        return Made({}, data, (Table("Figure 11b: predictors, ReAct", tuple(rows)),))
+
+    @staticmethod
+    def _spec(arm: str, drafter: tuple[float, float, float] | None, size: Size, seed: int) -> Spec:
+        return Spec("react", arm, rate=0.12, count=size.count, seed=seed, drafter=drafter)
 
 
 class Load:
