@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+from contextlib import aclosing
 from typing import Any, Final
 
 from dynbranch.tagging.patches import Patches
@@ -31,8 +32,9 @@ def _as_workflow(original: Any) -> Any:
         told = told_here(Tags(agent=agent.name))
         session = getattr(agent.state, "session_id", "") or new_id()
         told.tags = told.tags.over(Tags(f"agentscope/{agent.name}", session))
-        async for item in driven(original(agent, *args, **kwargs), told):
-            yield item
+        async with aclosing(driven(original(agent, *args, **kwargs), told)) as items:
+            async for item in items:
+                yield item
 
     return _reply
 

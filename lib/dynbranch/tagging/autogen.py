@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+from contextlib import aclosing
 from typing import Any, Final
 
 from dynbranch.tagging.patches import Patches
@@ -33,8 +34,9 @@ def _as_workflow(original: Any) -> Any:
         told = told_here(Tags())
         own = Tags(f"autogen/{team.name}", new_id())
         told.tags = told.tags.over(own)
-        async for item in driven(original(team, *args, **kwargs), told):
-            yield item
+        async with aclosing(driven(original(team, *args, **kwargs), told)) as items:
+            async for item in items:
+                yield item
 
     return run_stream
 
@@ -45,7 +47,8 @@ def _as_agent(original: Any, steps: bool) -> Any:
         turn = next_turn(agent.name)
         stage = stage_text(f"{agent.name}-{turn}" if steps else agent.name)
         told = told_here(Tags(agent=agent.name, stage=stage))
-        async for item in driven(original(agent, *args, **kwargs), told):
-            yield item
+        async with aclosing(driven(original(agent, *args, **kwargs), told)) as items:
+            async for item in items:
+                yield item
 
     return on_messages_stream

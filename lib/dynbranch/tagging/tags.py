@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
@@ -284,7 +284,7 @@ def next_turn(agent: str) -> int:
     return 1 if workflow is None else workflow.turns.next(agent)
 
 
-async def driven(stream: AsyncGenerator[T], told: Told) -> AsyncIterator[T]:
+async def driven(stream: AsyncGenerator[T], told: Told) -> AsyncGenerator[T]:
     """The stream, with ``told`` in force while an item is made, and not while somebody looks at it."""
     async with aclosing(stream):
         while True:

@@ -209,7 +209,7 @@ async def test_a_stream_tells_only_while_it_makes_an_item() -> None:
         assert said() == NOTHING
         if number == 1:
             break
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     assert inside == ["a", "a"] and closed
 
 
