@@ -32,7 +32,7 @@ TABLE_1: Final[Mapping[str, tuple[str, ...]]] = {
     "helium": ("0.16", "10.3", "14.0"),
     "c1": ("0.01", "10.2", "14.1"),
 }
-AHEAD_ARMS: Final = ("c2", "spagent", "dsp", "c2-oracle")
+AHEAD_ARMS: Final = ("c2", "spagent", "dsp", "c2-oracle", "spagent-published", "dsp-published")
 TABLE_2: Final[Mapping[tuple[str, int], tuple[float, ...]]] = {
     ("c2", 4): (-21.9, -8.5, -34.0, -47.7),
     ("spagent", 4): (-10.6, 0.7, -25.0, 1.6),

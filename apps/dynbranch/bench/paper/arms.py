@@ -14,6 +14,7 @@ from dynbranch.bench.paper.runs import Seen, Size, Spec
 from dynbranch.enginemodel.parameters import BatchParameters, preset
 from dynbranch.sim.baselines.arms import NAMES as BASELINES
 from dynbranch.sim.baselines.arms import arm as baseline
+from dynbranch.sim.baselines.foretelling import Accuracy
 from dynbranch.sim.fleet.playing import Arm, floor
 from dynbranch.sim.fleet.runs import Outcome, Played, performed
 from dynbranch.sim.fleet.serving import ALWAYS, C1, C2, DYNBRANCH, ORACLE, ORACLE_C2, STATIC, DynBranchArm
@@ -31,7 +32,9 @@ OURS: Final[Mapping[str, DynBranchArm]] = {
     "oracle": ORACLE,
     "c2-oracle": ORACLE_C2,
 }
-ARMS: Final = ("floor", *BASELINES, *OURS)
+PUBLISHED: Final = "-published"
+"""Of DSP and SPAgent: with the match rates that their own papers tell, not those that Table 2 implies."""
+ARMS: Final = ("floor", *BASELINES, *(f"{name}{PUBLISHED}" for name in ("dsp", "spagent")), *OURS)
 
 
 class UnknownArm(ValueError):
@@ -103,9 +106,10 @@ def arm_of(spec: Spec) -> Arm:
     if spec.arm in OURS:
         ours = OURS[spec.arm]
         return ours if spec.width is None else replace(ours, width=spec.width)
-    if spec.arm not in BASELINES:
+    name = spec.arm.removesuffix(PUBLISHED)
+    if name not in BASELINES:
         raise UnknownArm(f"there is no arm {spec.arm!r}; there are {', '.join(ARMS)}")
-    return baseline(spec.arm)
+    return baseline(name, accuracy=Accuracy.IMPLIED if name == spec.arm else Accuracy.PUBLISHED)
 
 
 def parameters_of(spec: Spec) -> BatchParameters:
