@@ -80,6 +80,11 @@ BENCHES = {
         ),
         Bench("hit_path", "dynbranch.bench.hit_path", "what a hit costs, also while a large write goes on"),
         Bench(
+            "harnesses",
+            "dynbranch.bench.harnesses",
+            "whole tasks of real coding agents: with DynBranch as without, and again from records",
+        ),
+        Bench(
             "load",
             "dynbranch.bench.load_price",
             "prices on a real model under open-loop load: saturated, low, and where nothing can be foretold",

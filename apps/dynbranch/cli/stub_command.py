@@ -66,6 +66,7 @@ def stub_engine(
         Path | None, typer.Option(help="JSON lines: faults in force from the start.", dir_okay=False)
     ] = None,
     slow_start_s: Annotated[float, typer.Option(min=0, help="How long it says that it is loading.")] = 0.0,
+    native: Annotated[bool, typer.Option(help="Speaks Messages and Responses, too.")] = False,
 ) -> None:
     """An OpenAI-compatible engine without a model: scripted answers, stated latencies, faults on command."""
     from dynbranch.stub_engine.main import run
@@ -94,6 +95,7 @@ def stub_engine(
             rules=_rules(script),
             faults=_faults(faults),
             slow_start_s=slow_start_s,
+            native=native,
         )
     )
 

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from dynbranch.stub_engine.asking import Asked, BadRequest
 from dynbranch.stub_engine.faults import Fault, FaultKind, Faults
 from dynbranch.stub_engine.generation import Generation, Shape, error_body
 from dynbranch.stub_engine.matching import RequestView
+from dynbranch.stub_engine.native import Native, SpelledGeneration, Spoken
 from dynbranch.stub_engine.pacer import Pacer
 from dynbranch.stub_engine.pages import Readings
 from dynbranch.stub_engine.received import Received
@@ -174,14 +176,16 @@ class StubEngine:
     def _serve(self, call: Call) -> None:
         self._router.serve(call)
 
-    def generate(self, call: Call, *, chat: bool) -> None:
-        """Answers a generation request, now or later."""
+    def generate(self, call: Call, *, chat: bool, native: Native | None = None) -> None:
+        """Answers a generation request, now or later. ``native``: the protocol that it is in, where that is
+        none of OpenAI's older ones."""
         self._number += 1
         received = Received.of(self._number, self._loop.time(), call.path, call.headers, call.body)
         self.requests.append(received)
         try:
             self._check_ready()
-            asked = asking.read(call.body, chat=chat)
+            spoken = Spoken.of(native, call.body) if native is not None else None
+            asked = asking.read(spoken.chat if spoken is not None else call.body, chat=chat)
             self._check(asked)
         except BadRequest as error:
             received.error = str(error)
@@ -193,7 +197,7 @@ class StubEngine:
         fault = self.faults.strike(view) or reply.fault
         if fault is not None and fault.kind is FaultKind.WHOLE_CALL:
             reply = replace(reply, whole_arguments=True)
-        generation = self._generation(call, asked, reply, fault)
+        generation = self._generation(call, asked, reply, fault, spoken)
         received.generation = generation
         self._begin(generation, call, asked, reply, fault)
 
@@ -217,7 +221,9 @@ class StubEngine:
             return written
         return self.script.reply(view)
 
-    def _generation(self, call: Call, asked: Asked, reply: Reply, fault: Fault | None) -> Generation:
+    def _generation(
+        self, call: Call, asked: Asked, reply: Reply, fault: Fault | None, spoken: Spoken | None
+    ) -> Generation:
         settings = self.settings
         answer = answer_to(
             asked,
@@ -237,7 +243,8 @@ class StubEngine:
             head_at_once=settings.flavour in (Flavour.VLLM, Flavour.SGLANG),
         )
         size_bytes = len(asked.prompt.encode("utf-8", "surrogatepass"))
-        return Generation(
+        kind = Generation if spoken is None else partial(SpelledGeneration, spoken.spelling(answer, shape))
+        return kind(
             self._number,
             call,
             asked,

@@ -35,6 +35,14 @@ class RequestView:
         prompt = self.body.get("prompt")
         return prompt if isinstance(prompt, str) else ""
 
+    def was_said(self, text: str) -> bool:
+        """By a user, at any time."""
+        return any(
+            text in toy_tokens.content_text(message.get("content"))
+            for message in self.messages
+            if message.get("role") == "user"
+        )
+
     @property
     def last_result(self) -> str:
         """What the newest call of a tool gave."""
@@ -42,6 +50,12 @@ class RequestView:
             if message.get("role") == "tool":
                 return toy_tokens.content_text(message.get("content"))
         return ""
+
+    @property
+    def results(self) -> str:
+        """What all calls of tools gave, oldest first."""
+        given = (message.get("content") for message in self.messages if message.get("role") == "tool")
+        return "\n".join(map(toy_tokens.content_text, given))
 
     @property
     def tool_names(self) -> frozenset[str]:
@@ -58,14 +72,15 @@ class RequestView:
 @dataclass(frozen=True, slots=True)
 class Match:
     """Every part that is given must hold. ``last_user`` is the whole text, ``contains`` a part of it,
-    ``regex`` is searched in it. ``result`` is a part of what the newest call of a tool gave. ``tools`` must
-    all be offered. ``turn``: so many answers came before."""
+    ``regex`` is searched in it; ``said`` is a part of any message of a user. ``result`` is a part of what the
+    newest call of a tool gave. ``tools`` must all be offered. ``turn``: so many answers came before."""
 
     path: str = ""
     model: str = ""
     last_user: str | None = None
     contains: str = ""
     regex: str = ""
+    said: str = ""
     result: str = ""
     tools: tuple[str, ...] = ()
     turn: int | None = None
@@ -80,6 +95,8 @@ class Match:
         if self.turn is not None and self.turn != view.turn:
             return False
         if self.result not in view.last_result:
+            return False
+        if self.said and not view.was_said(self.said):
             return False
         return self._fits_text(view) and (not self.tools or view.tool_names.issuperset(self.tools))
 

@@ -10,6 +10,8 @@ from dynbranch.stub_engine import pages, toy_tokens
 from dynbranch.stub_engine.faults import FaultKind, fault_from
 from dynbranch.stub_engine.generation import error_body
 from dynbranch.stub_engine.matching import ScriptError
+from dynbranch.stub_engine.messages_api import Messages
+from dynbranch.stub_engine.responses_api import Responses
 from dynbranch.stub_engine.script import rules_from
 from dynbranch.stub_engine.settings import Flavour
 from dynbranch.stub_engine.wire import Call
@@ -42,6 +44,15 @@ class Router:
             ("POST", "/stub/script"): self._set_script,
             ("POST", "/stub/reset"): self._reset,
             **self._of_flavour(),
+            **(self._native() if engine.settings.native else {}),
+        }
+
+    def _native(self) -> dict[tuple[str, str], Page]:
+        messages, responses = Messages(), Responses()
+        return {
+            ("GET", "/"): lambda call: _json(call, {}),
+            ("POST", "/v1/messages"): lambda call: self._engine.generate(call, chat=True, native=messages),
+            ("POST", "/v1/responses"): lambda call: self._engine.generate(call, chat=True, native=responses),
         }
 
     def _of_flavour(self) -> dict[tuple[str, str], Page]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ class Reply:
     """What the engine says. Without ``text`` and ``tool_calls`` it says its default text.
 
     ``chunks``: the text as it shall be cut in a stream, one a token. ``fault``: what goes wrong with it.
-    ``events``: the stream's events themselves, without framing, in place of everything else. In-process only:
+    ``events``: the stream's events themselves, without framing, in place of everything else. ``find``: a
+    pattern; ``<<0>>``, ``<<1>>`` … in the arguments of calls stand for what it finds in the results of tools.
+    In-process only:
     ``parts``, the bytes of the stream, framing and end mark included, under ``content_type``; ``gate``:
     nothing comes before it is set.
     """
@@ -47,6 +50,22 @@ class Reply:
     content_type: str = ""
     pace: Pace | None = None
     gate: asyncio.Event | None = None
+    find: str = ""
+
+    def filled(self, results: str) -> Reply:
+        """With what it finds in the results of tools. What is not there stays as it stands."""
+        if not self.find:
+            return self
+        found = [
+            match[0] if match.lastindex is None else match[1] for match in re.finditer(self.find, results)
+        ]
+        calls = []
+        for call in self.tool_calls:
+            arguments = call.arguments
+            for number, text in enumerate(found):
+                arguments = arguments.replace(f"<<{number}>>", text)
+            calls.append(replace(call, arguments=arguments))
+        return replace(self, tool_calls=tuple(calls))
 
 
 DEFAULT_REPLY = Reply()
@@ -73,7 +92,7 @@ class Script:
             used = self._used.get(id(rule), 0)
             if (rule.times is None or used < rule.times) and rule.match.fits(view):
                 self._used[id(rule)] = used + 1
-                return rule.reply
+                return rule.reply.filled(view.results) if rule.reply.find else rule.reply
         return DEFAULT_REPLY
 
     def reset(self) -> None:
@@ -99,6 +118,10 @@ def reply_from(document: Any) -> Reply:
         values.setdefault("text", "".join(values["chunks"]))
         if "".join(values["chunks"]) != values["text"]:
             raise ScriptError("reply.chunks is another text than reply.text")
+    try:
+        re.compile(values.get("find", ""))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ScriptError(f"reply.find: {error}") from None
     if "fault" in values:
         values["fault"] = fault_from(values["fault"])
     if "events" in values:

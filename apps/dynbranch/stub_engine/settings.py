@@ -22,8 +22,8 @@ class Flavour(Enum):
 @dataclass(frozen=True, slots=True)
 class StubSettings:
     """``output_tokens`` of 0: as many as ``max_tokens`` allows, and ``default_output_tokens`` without one.
-    ``slow_start_s``: how long the engine says that it is loading. ``kept_requests``: of
-    ``/stub/requests``."""
+    ``slow_start_s``: how long the engine says that it is loading. ``kept_requests``: of ``/stub/requests``.
+    ``native``: Messages and Responses are spoken, too, as some engines do."""
 
     flavour: Flavour = Flavour.VLLM
     latency: Parameters = field(default_factory=FixedParameters)
@@ -38,3 +38,4 @@ class StubSettings:
     faults: tuple[Fault, ...] = ()
     slow_start_s: float = 0.0
     kept_requests: int = 1024
+    native: bool = False
