@@ -147,13 +147,16 @@ def cases() -> Iterator[Case]:
 
 def measure(tell: Tell, *, quick: bool = False) -> Measured:
     """``quick`` runs a tenth of the cases, drawn by a seed, of each protocol its share."""
-    chosen = list(cases())
-    if quick:
-        chosen = sorted(
-            random.Random(_SEED).sample(chosen, k=len(chosen) // 10), key=lambda case: case.number
-        )
-    seen = asyncio.run(_run(chosen, tell))
+    seen = asyncio.run(_run(_tenth() if quick else list(cases()), tell))
     return _measured(seen, quick=quick)
+
+
+def _tenth() -> list[Case]:
+    chance = random.Random(_SEED)
+    every = list(cases())
+    own = [[case for case in every if case.protocol is protocol] for protocol in PROTOCOLS]
+    drawn = [case for of_one in own for case in chance.sample(of_one, k=-(-len(of_one) // 10))]
+    return sorted(drawn, key=lambda case: case.number)
 
 
 async def _run(chosen: list[Case], tell: Tell) -> list[Seen]:
