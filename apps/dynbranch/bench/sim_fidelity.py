@@ -40,6 +40,7 @@ from dynbranch.demo.stack import Stack, running
 from dynbranch.enginemodel.parameters import H200_QWEN3_32B
 from dynbranch.sim.fleet.playing import Arm as SimulatedArm
 from dynbranch.sim.fleet.playing import floor as simulated_floor
+from dynbranch.sim.fleet.runs import Played as SimulatedPlay
 from dynbranch.sim.fleet.runs import run
 from dynbranch.sim.fleet.serving import DynBranchArm
 from dynbranch.sim.fleet.workflows import Workload
@@ -120,7 +121,7 @@ def _pooled(found: Sequence[Stretched]) -> Stretched:
 @dataclass(frozen=True, slots=True)
 class Pair:
     """One workflow in one arm: as it was, and as the simulator says. ``reference_ms``: the machine's speed
-    around it."""
+    around it. ``outcomes`` of its requests of a model, as they were and as foretold."""
 
     arm: Arm
     kind: str
@@ -128,6 +129,7 @@ class Pair:
     measured_s: float
     foretold_s: float
     reference_ms: float
+    outcomes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +176,16 @@ class Compared:
     def raw(self) -> dict[str, Any]:
         return {
             "pairs": [
-                [p.arm.name, p.kind, p.record, round(p.measured_s, 3), round(p.foretold_s, 3), p.reference_ms]
-                for p in self.pairs
+                {
+                    "arm": pair.arm.name,
+                    "workflow": pair.kind,
+                    "record": pair.record,
+                    "measured_s": round(pair.measured_s, 3),
+                    "foretold_s": round(pair.foretold_s, 3),
+                    "reference_ms": round(pair.reference_ms, 1),
+                    "outcomes": [" ".join(ones) for ones in pair.outcomes],
+                }
+                for pair in self.pairs
             ],
             "preset": {
                 "reference_ms": self.preset.reference_ms,
@@ -255,16 +265,26 @@ def _pairs(seen: Sequence[Seen], preset: Fitted) -> list[Pair]:
         floor = one.runs[FLOOR].played
         for arm, done in one.runs.items():
             speed_ms = one.references_ms[arm]
-            foretold = foretold_s(arm, floor, done, costs, preset, speed_ms)
-            measured = done.played.latency_ms / 1000
-            pairs.append(Pair(arm, floor.workflow_type, floor.record, measured, foretold, speed_ms))
+            play = foretold(arm, floor, done, costs, preset, speed_ms)
+            was = tuple(step.outcome for step in done.played.steps if step.kind == "chat")
+            pairs.append(
+                Pair(
+                    arm,
+                    floor.workflow_type,
+                    floor.record,
+                    done.played.latency_ms / 1000,
+                    sum(play.turns_s),
+                    speed_ms,
+                    (was, play.outcomes),
+                )
+            )
     return pairs
 
 
-def foretold_s(
+def foretold(
     arm: Arm, floor: Played, done: Run, costs: Costs, preset: Fitted, reference_ms: float
-) -> float:
-    """Without a person's pauses, as it is measured."""
+) -> SimulatedPlay:
+    """Its turns are without a person's pauses, as is what is measured."""
     workflow = workflow_of(floor, costs, done.branches)
     workload = Workload(floor.workflow_type, template_of(floor.workflow_type), (workflow,))
     simulated: SimulatedArm
@@ -273,7 +293,7 @@ def foretold_s(
     else:
         simulated = DynBranchArm(arm.name, reuse=arm.shares, width=Size().fills)
     (play,) = run(workload, simulated, preset.at(reference_ms), engines=1).plays
-    return sum(play.turns_s)
+    return play
 
 
 def _parameters(preset: Fitted) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from dynbranch.bench.result import BenchFailed
-from dynbranch.bench.sim_fidelity import ARMS, Compared, Pair, foretold_s, stretch_curve
+from dynbranch.bench.sim_fidelity import ARMS, Compared, Pair, foretold, stretch_curve
 from dynbranch.bench.sim_fidelity_probes import (
     BESIDE,
     CROWDED,
@@ -206,10 +206,13 @@ def test_running_ahead_is_foretold_to_be_no_slower_on_a_machine_with_room(
         branch(point.name, picked, picked, opened=number) for number, picked in enumerate(_picked(flow, kind))
     ]
     costs = Costs(preset.overhead_s, preset.form_tokens)
-    floor = foretold_s(FLOOR, flow, Run(FLOOR, flow), costs, preset, 500.0)
-    ahead = foretold_s(AHEAD_ONLY, flow, Run(AHEAD_ONLY, flow, tuple(branches)), costs, preset, 500.0)
+    floor = sum(foretold(FLOOR, flow, Run(FLOOR, flow), costs, preset, 500.0).turns_s)
+    ahead = sum(
+        foretold(AHEAD_ONLY, flow, Run(AHEAD_ONLY, flow, tuple(branches)), costs, preset, 500.0).turns_s
+    )
     assert 0 < ahead < floor + 0.1
-    assert foretold_s(FLOOR, flow, Run(FLOOR, flow), costs, preset, 1000.0) > 1.5 * floor
+    slow = sum(foretold(FLOOR, flow, Run(FLOOR, flow), costs, preset, 1000.0).turns_s)
+    assert slow > 1.5 * floor
 
 
 def _picked(flow: Played, kind: str) -> list[str]:
@@ -220,8 +223,8 @@ def _picked(flow: Played, kind: str) -> list[str]:
 
 def test_the_error_is_that_of_the_worse_arm() -> None:
     pairs = [
-        Pair(arm, kind, str(number), 10.0, foretold, 500.0)
-        for arm, foretold in zip(ARMS, (11.0, 8.0), strict=True)
+        Pair(arm, kind, str(number), 10.0, said_s, 500.0)
+        for arm, said_s in zip(ARMS, (11.0, 8.0), strict=True)
         for kind in (REACT, MENUS)
         for number in range(3)
     ]
