@@ -8,8 +8,8 @@ from typing import Any
 
 from dynbranch.controller.core.predictors.entities import same_name
 from dynbranch.controller.core.predictors.port import Candidate, Coordinate, Question, Text, TextKind
-from dynbranch.controller.core.predictors.words import name_words
 from dynbranch.records.loading import Record, Records, tuned
+from dynbranch.wording.words import name_words
 
 TENANT = "bench"
 MENU_KINDS = ("OFFER_INTENT", "REQ_MORE", "CONFIRM", "OFFER", "VALUE")

@@ -13,13 +13,13 @@ from random import Random
 
 from dynbranch.controller.core.predictors.context import ContextRanker
 from dynbranch.controller.core.predictors.port import Coordinate, Question, Resolution, Text, TextKind
-from dynbranch.controller.core.predictors.words import holds, name_words
 from dynbranch.domain.ids import Instant
 from dynbranch.records.decisions import TENANT, loosely, strictly
 from dynbranch.records.loading import Record
 from dynbranch.sim.fleet.workflows import Call, Decision, Step, Turn
 from dynbranch.sim.workloads import shapes
 from dynbranch.sim.workloads.stories import Decks, Lending, Making, Part, Showing, Story, decided
+from dynbranch.wording.words import holds, name_words
 
 _NOW = Instant(0.0)
 _AT = Coordinate(TENANT, "musique", "next_name")

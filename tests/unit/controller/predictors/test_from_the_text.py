@@ -6,8 +6,8 @@ from dynbranch.controller.core.predictors.context import ContextRanker
 from dynbranch.controller.core.predictors.entities import FEATURES, Entities, found, same_name
 from dynbranch.controller.core.predictors.mentions import Mentions
 from dynbranch.controller.core.predictors.port import Candidate
-from dynbranch.controller.core.predictors.spans import spans
-from dynbranch.controller.core.predictors.words import plain, stems
+from dynbranch.wording.spans import spans
+from dynbranch.wording.words import plain, stems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.controller.predictors.questions import asked, learn, propose, question, read, step

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from dynbranch.controller.core.predictors.port import Question, Resolution
-from dynbranch.controller.core.predictors.words import name_words
 from dynbranch.domain.ids import Instant
 from dynbranch.domain.template import Branching, Speculable, Window
 from dynbranch.records.loading import Record, Records, load
@@ -31,6 +30,7 @@ from dynbranch.sim.workloads.workload import (
     slots,
     workload,
 )
+from dynbranch.wording.words import name_words
 
 FOUR = ("routing", "react", "subagent", "hci")
 COUNT = 400

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynbranch.controller.core.predictors.words import stem, word_set
+from dynbranch.wording.words import stem, word_set
 
 PEOPLE = word_set(
     """

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from dynbranch.controller.core.predictors.port import Question, Text, TextKind
-from dynbranch.controller.core.predictors.words import holds, name_words
+from dynbranch.wording.words import holds, name_words
 
 MOST_CHARACTERS = 4_000
 """Of all texts together: a small model reads little, and a draft must be there before the decision is."""

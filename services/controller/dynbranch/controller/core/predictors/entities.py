@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from dynbranch.controller.core.predictors.cues import PEOPLE, PLACES, told_by
 from dynbranch.controller.core.predictors.port import Question, Resolution, Text, TextKind
-from dynbranch.controller.core.predictors.spans import CALENDAR, Span, spans
-from dynbranch.controller.core.predictors.words import holds, name_words, stem, words
 from dynbranch.domain.ids import Instant
+from dynbranch.wording.spans import CALENDAR, Span, spans
+from dynbranch.wording.words import holds, name_words, stem, words
 
 NEAR_CHARACTERS = 40
 AROUND_CHARACTERS = 100

@@ -6,8 +6,8 @@ import math
 from collections import Counter
 
 from dynbranch.controller.core.predictors.port import Candidate, Question, Resolution, TextKind
-from dynbranch.controller.core.predictors.words import stems, words
 from dynbranch.domain.ids import Instant
+from dynbranch.wording.words import stems, words
 
 NAME_WEIGHT = 3.0
 ABOUT_WEIGHT = 1.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dynbranch.controller.core.predictors.port import Question, Resolution
-from dynbranch.controller.core.predictors.words import name_words
 from dynbranch.domain.ids import Instant
 from dynbranch.domain.template import Choice
+from dynbranch.wording.words import name_words
 
 MOST_CHARACTERS = 32_768
 """Of a long decode the end is read: that is where it decides."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dynbranch.controller.core.predictors.words import word_set
+from dynbranch.wording.words import word_set
 
 MOST_CHARACTERS = 16_384
 LONGEST_NAME_WORDS = 12
@@ -70,6 +70,26 @@ def spans(text: str) -> tuple[Span, ...]:
     text = text[:MOST_CHARACTERS]
     tokens = [_Token(m.group(), m.start(), m.end()) for m in _TOKEN.finditer(text)]
     return tuple(span for run in _runs(text, tokens) for span in _readings(text, tokens, run))
+
+
+def joined_so_far(text: str) -> int:
+    """Where in a text that is still being written the run begins that its end may belong to: what stands
+    before is what it is, whatever follows."""
+    tokens = [_Token(m.group(), m.start(), m.end()) for m in _TOKEN.finditer(text)]
+    if not tokens:
+        return 0
+    if not (tokens[-1].text[0].isalnum() or tokens[-1].text in _BETWEEN):
+        # A mark ends every run, and does not go on.
+        return tokens[-1].end
+    place = len(tokens) - 1
+    while place and _may_join(text, tokens[place - 1], tokens[place]):
+        place -= 1
+    return tokens[place].begin
+
+
+def _may_join(text: str, one: _Token, other: _Token) -> bool:
+    belongs = one.capitalised or one.short_number or one.text in _INSIDE or one.text in _BETWEEN
+    return belongs and not one.ends_a_sentence and not text[one.end : other.begin].strip(" \n\t")
 
 
 _Run = tuple[int, int]
