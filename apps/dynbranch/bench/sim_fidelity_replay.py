@@ -19,15 +19,13 @@ from dynbranch.demo.stack import TEMPLATES
 from dynbranch.domain.template import (
     Branching,
     DecisionPoint,
-    Moment,
-    MomentKind,
     Origin,
-    StageKind,
     Template,
     Window,
 )
 from dynbranch.rendering.reading import parse_template
 from dynbranch.sim.fleet.workflows import Call, Decision, Step, Turn, Workflow
+from dynbranch.sim.workloads.traffic_decisions import without_tools
 
 _TOOL: Final = "tool"
 
@@ -52,20 +50,7 @@ class _Asked:
 def template_of(kind: str) -> Template:
     """The shipped one without its tools: their time is that of the stage that follows them."""
     file = TEMPLATES / f"{kind}.yaml"
-    template = parse_template(file.read_text(encoding="utf-8"), file.name)
-    chats = tuple(stage for stage in template.stages if stage.kind is StageKind.CHAT)
-    names = {stage.name for stage in chats}
-    points = tuple(_without_tools(point, names) for point in template.decision_points)
-    return replace(template, stages=chats, decision_points=points)
-
-
-def _without_tools(point: DecisionPoint, chats: set[str]) -> DecisionPoint:
-    then = tuple(name for name in point.then if name in chats)
-    opens = []
-    for moment in point.opens:
-        # A tool's output is there when the request that is written from it comes.
-        opens.append(moment if moment.stage in chats else Moment(MomentKind.ARRIVAL, then[0]))
-    return replace(point, then=then, opens=tuple(dict.fromkeys(opens)))
+    return without_tools(parse_template(file.read_text(encoding="utf-8"), file.name))
 
 
 def workflow_of(played: Played, costs: Costs, branches: Sequence[Mapping[str, Any]] = ()) -> Workflow:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from dynbranch.domain.template import StageKind, Template, Window
 from dynbranch.enginemodel.messages import Block
 from dynbranch.sim.fleet.workflows import Call, Step, Turn, Workflow, Workload
-from dynbranch.sim.workloads.traffic_decisions import Decided, decided
+from dynbranch.sim.workloads.traffic_decisions import Decided, decided, without_tools
 from dynbranch.templates.traffic import Exchange, read_arrivals
 
 THINK_S: Final = 2.0
@@ -64,7 +64,7 @@ def replayable(
     rate = _characters_per_token(sized)
     lanes = list(_lanes(sized))
     began_ms = min(lane[0].at_ms for lane in lanes)
-    known = template if template is not None else Template(name or "traffic", 1, (), (), ())
+    known = Template(name or "traffic", 1, (), (), ()) if template is None else without_tools(template)
     tools = _tools(exchanges)
     paused = [_pauses(lane, tools) for lane in lanes]
     # What runs ahead waits for its tools as the harness does, and for nobody's thinking.

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from dynbranch.controller.core.predictors.history import History
 from dynbranch.controller.core.predictors.port import Coordinate, Question, Resolution
 from dynbranch.domain.ids import Instant
-from dynbranch.domain.template import DecisionPoint, Origin, StageKind, Template
+from dynbranch.domain.template import DecisionPoint, Moment, MomentKind, Origin, StageKind, Template
 from dynbranch.sim.fleet.workflows import Call, Decision
 from dynbranch.templates.traffic import Exchange
 
@@ -36,9 +36,30 @@ class _Made:
     first: int
 
 
+def without_tools(template: Template) -> Template:
+    """A template of the stages that run on engines: the time of a tool is a pause before the stage that
+    follows it. A decision that nothing but tools follows is none."""
+    chats = tuple(stage for stage in template.stages if stage.kind is StageKind.CHAT)
+    names = {stage.name for stage in chats}
+    points = (_without_tools(point, names) for point in template.decision_points)
+    return replace(template, stages=chats, decision_points=tuple(point for point in points if point.then))
+
+
+def _without_tools(point: DecisionPoint, chats: set[str]) -> DecisionPoint:
+    then = tuple(name for name in point.then if name in chats)
+    # A tool's output is there when the request that is written from it comes.
+    opens = (
+        one if one.stage in chats else Moment(MomentKind.ARRIVAL, name)
+        for one in point.opens
+        for name in then[:1]
+    )
+    return replace(point, then=then, opens=tuple(dict.fromkeys(opens)))
+
+
 def decided(
     lanes: Sequence[Sequence[Exchange]], calls: Sequence[Sequence[Call]], template: Template
 ) -> Decided:
+    """``template`` is without its tools."""
     made = sorted(_all_made(lanes, template), key=lambda one: one.at_ms)
     history = History()
     pending: list[tuple[float, int, Resolution]] = []
@@ -56,7 +77,7 @@ def decided(
             at_most=one.point.candidates.at_most,
         )
         proposed = history.propose(question, Instant(one.at_ms / 1000))
-        follows = _chains(one, calls[lane], template)
+        follows = _chains(one, calls[lane])
         known = seen.setdefault(one.point.name, {})
         wrong = {
             selection: _instead(known.get(selection) or last, f"{lane} {one.place[1]} {selection}")
@@ -100,17 +121,12 @@ def _all_made(lanes: Sequence[Sequence[Exchange]], template: Template) -> Iterat
                 yield _Made((lane, place), point, selection.chosen, at_ms, known_ms, place + 1)
 
 
-def _chains(made: _Made, calls: Sequence[Call], template: Template) -> dict[str, tuple[Call, ...]]:
-    """For each selection, in their order, the requests of a model that the template says follow it."""
-    stages = [
-        name
-        for name in made.point.then
-        if all(stage.kind is StageKind.CHAT for stage in template.stages if stage.name == name)
-    ]
+def _chains(made: _Made, calls: Sequence[Call]) -> dict[str, tuple[Call, ...]]:
+    """For each selection, in their order, the requests that the template says follow it."""
     at, chains = made.first, {}
     for selection in made.picked:
         chain: list[Call] = []
-        for name in stages:
+        for name in made.point.then:
             if at >= len(calls) or calls[at].stage != name:
                 break
             chain.append(calls[at])

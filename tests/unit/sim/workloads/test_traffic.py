@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from dynbranch.demo.stack import TEMPLATES
 from dynbranch.domain.events import Selection
 from dynbranch.domain.template import (
     Branching,
@@ -24,11 +25,13 @@ from dynbranch.domain.template import (
     Window,
 )
 from dynbranch.enginemodel.parameters import BatchParameters
+from dynbranch.rendering.reading import parse_template
 from dynbranch.sim.fleet.engines import Fleet
 from dynbranch.sim.fleet.playing import Floor, Harnesses, Records
 from dynbranch.sim.fleet.workflows import Step, Workload
 from dynbranch.sim.heap import EventHeap
 from dynbranch.sim.workloads.traffic import NothingToReplay, from_traffic, replayable
+from dynbranch.sim.workloads.traffic_decisions import without_tools
 from dynbranch.templates.traffic import Exchange
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -299,3 +302,32 @@ def test_what_runs_ahead_waits_for_its_tools_and_for_nobody_s_thinking() -> None
     assert steps[0].decision is not None
     assert [call.before_s for call in steps[0].decision.chains["red"]] == [1.0, 0.0]
     assert [turn.gap_s for turn in found.workload.workflows[0].turns] == [0.0, 5.0]
+
+
+@pytest.mark.parametrize("kind", ["react", "sub-agents"])
+def test_tools_of_a_template_are_pauses(kind: str) -> None:
+    file = TEMPLATES / f"{kind}.yaml"
+    plain = without_tools(parse_template(file.read_text(), file.name))
+    assert {stage.kind for stage in plain.stages} == {StageKind.CHAT}
+    (point,) = plain.decision_points
+    (last,) = point.then
+    assert point.opens == (
+        Moment(MomentKind.ARRIVAL, point.stage),
+        Moment(MomentKind.ARRIVAL, last),
+    )
+    lane = [
+        asked(0, 1, point.stage, selections=(Selection(point.name, ("x",)),), workflow_type=kind),
+        replace(tool(1.1, 0.2), workflow_type=kind),
+        asked(1.5, 1, last, workflow_type=kind),
+    ]
+    whole = parse_template(file.read_text(), file.name)
+    decision = steps_of(replayable(lane, name="x", template=whole).workload)[0].decision
+    assert decision is not None
+    assert [(call.stage, call.before_s) for call in decision.chains["x"]] == [(last, 0.5)]
+
+
+def test_a_decision_that_only_tools_follow_is_none() -> None:
+    one = template(Window.DECODE)
+    point = replace(one.decision_points[0], then=("look",))
+    stages = (*one.stages, Stage("look", StageKind.TOOL, request="", target="look"))
+    assert without_tools(replace(one, stages=stages, decision_points=(point,))).decision_points == ()
