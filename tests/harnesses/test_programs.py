@@ -9,7 +9,8 @@ import pytest
 from dynbranch.bench.harness_programs import PROGRAMS, Program
 from dynbranch.bench.harness_stack import HarnessStack
 from dynbranch.bench.harness_tasks import TASKS, Task
-from dynbranch.bench.harnesses import REPEATABLE, did
+from dynbranch.bench.harnesses import REPEATABLE, WHOLE, did
+from dynbranch.templates.traffic import read_arrivals
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -32,3 +33,21 @@ def test_a_task_ends_as_without_the_gateway(
     assert seen.calls >= 2
     if program in REPEATABLE and not task.apart:
         assert seen.hits >= 0.9 * seen.calls
+
+
+@pytest.mark.promise("H.identity")
+@pytest.mark.parametrize("program", WHOLE, ids=lambda one: one.name)
+def test_what_it_asked_is_recorded_with_who_asked(program: Program, stack: HarnessStack) -> None:
+    """By the tasks before: every call has a workflow, an agent and a turn, and agents that it started have
+    their parent."""
+    recorded = [one for one in read_arrivals(stack.record) if one.workflow_type.startswith(program.name)]
+    if not recorded:
+        pytest.skip("its tasks were not run")
+    assert all(one.workflow_id and one.agent_id for one in recorded)
+    agents = {(one.workflow_id, one.agent_id) for one in recorded}
+    started = {(one.workflow_id, one.agent_id, one.parent_id) for one in recorded if one.parent_id}
+    assert len(started) >= 2
+    assert all((workflow, parent) in agents for workflow, _, parent in started)
+    for agent in agents:
+        turns = [one.turn for one in recorded if (one.workflow_id, one.agent_id) == agent]
+        assert set(turns) == set(range(max(turns) + 1))

@@ -27,10 +27,11 @@ _PATIENCE_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class HarnessStack:
-    """``engine`` plays the script, ``gateway`` stands before it."""
+    """``engine`` plays the script, ``gateway`` stands before it. ``record``: what the gateway recorded."""
 
     engine: str
     gateway: str
+    record: Path
 
     def answered(self, protocol: str, outcome: str = "[a-z]+") -> int:
         """Requests of a protocol that were answered."""
@@ -52,7 +53,7 @@ def harness_stack(folder: Path) -> Iterator[HarnessStack]:
         url = f"http://{address}"
         up = (*_DYNBRANCH, "up", "--port", "0", "--state-dir", str(folder / "state"), "--engine-url", url)
         with _started(up, folder, r"DynBranch is up: (\S+)") as served:
-            yield HarnessStack(engine=url, gateway=served)
+            yield HarnessStack(engine=url, gateway=served, record=folder / "record.jsonl")
 
 
 @contextmanager
@@ -60,7 +61,11 @@ def _started(command: tuple[str, ...], folder: Path, told: str) -> Iterator[str]
     """What the process tells of itself once it is ready."""
     # Services take every DYNBRANCH_ variable for a setting.
     environment = {name: text for name, text in os.environ.items() if not name.startswith("DYNBRANCH_")}
-    environment["DYNBRANCH_GATEWAY_GREEDY_HARNESSES"] = ",".join(program.name for program in GREEDY)
+    environment |= {
+        "DYNBRANCH_GATEWAY_GREEDY_HARNESSES": ",".join(program.name for program in GREEDY),
+        "DYNBRANCH_GATEWAY_RECORD": str(folder / "record.jsonl"),
+        "DYNBRANCH_GATEWAY_RECORD_TYPES": "*",
+    }
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as process:
         assert process.stdout is not None
         too_late = threading.Timer(_START_S, process.kill)

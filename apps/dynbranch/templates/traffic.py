@@ -53,6 +53,8 @@ class Exchange:
     """The reuse name in hexadecimal digits; empty where the request is not reused, or that was not told."""
     tenant: str = ""
     parent_id: str = ""
+    turn: int = 0
+    """How many answers of the model the conversation held already."""
     selections: tuple[Selection, ...] = ()
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -106,6 +108,7 @@ class _Line(BaseModel):
     name: str = ""
     tenant: str = ""
     parent_id: str = ""
+    turn: int = Field(0, ge=0)
     selections: list[_Selection] = []
     prompt_tokens: int = Field(0, ge=0)
     output_tokens: int = Field(0, ge=0)
@@ -231,6 +234,7 @@ def _exchange(line: bytes, place: str) -> Exchange:
         name=read.name,
         tenant=read.tenant,
         parent_id=read.parent_id,
+        turn=read.turn,
         selections=tuple(Selection(one.point, tuple(one.chosen), one.ambiguous) for one in read.selections),
         prompt_tokens=read.prompt_tokens,
         output_tokens=read.output_tokens,

@@ -66,7 +66,7 @@ def test_chosen_types_are_recorded_or_all(tmp_path: Path) -> None:
 async def test_a_line_has_what_a_replay_needs(tmp_path: Path) -> None:
     clock = ManualClock(5.0, unix_ms=1_700_000_000_000)
     recorder = recorder_in(tmp_path, clock)
-    recorded = recorder.note(noted(name=Name(b"\x01\x02"), reads=("passages/1",), parent_id="lead"))
+    recorded = recorder.note(noted(name=Name(b"\x01\x02"), reads=("passages/1",), parent_id="lead", turn=3))
     assert recorded is not None
     recorder.selected(recorded, [Selection("pick", ("red",))])
     clock.advance(0.25)
@@ -76,7 +76,8 @@ async def test_a_line_has_what_a_replay_needs(tmp_path: Path) -> None:
     await recorder.flush()
     (one,) = read_traffic(tmp_path / "t.jsonl")
     assert (one.at_ms, one.done_ms) == (1_700_000_000_000, 1_700_000_000_250)
-    assert (one.name, one.tenant, one.parent_id, one.stage) == ("0102", "default", "lead", "decide")
+    assert (one.name, one.tenant, one.parent_id, one.turn) == ("0102", "default", "lead", 3)
+    assert one.stage == "decide"
     assert one.selections == (Selection("pick", ("red",)), Selection("more", ambiguous=True))
     assert (one.prompt_tokens, one.output_tokens, one.execution_ms, one.failed) == (7, 3, 12.5, False)
     assert one.reads == ("passages/1",) and one.output == Output("x", finish="stop")

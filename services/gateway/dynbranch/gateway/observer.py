@@ -308,7 +308,7 @@ def _unless_it_fails(template: TemplateInForce, read: Callable[[], Told]) -> Tol
 
 
 def _noted(arrival: Arrival, body: bytes) -> Noted:
-    stage, known, who = arrival.stage, arrival.recognised, arrival.who
+    stage, known = arrival.stage, arrival.recognised
     named = known.stage.name if known is not None and known.stage is not None else stage.identity.stage
     # What a tool reads is told by its backend, and what a model reads by who asks it.
     is_chat = arrival.kind is StageKind.CHAT
@@ -321,7 +321,8 @@ def _noted(arrival: Arrival, body: bytes) -> Noted:
         # What is drawn anew each time has a name where a fill may have been run for it.
         name=None if arrival.why_not_reused else stage.name,
         reads=tuple(read.record for read in stage.scope.declared) if is_chat else None,
-        parent_id=who.parent_id if who is not None else "",
+        parent_id=stage.identity.parent_id,
+        turn=arrival.request.turn,
     )
 
 

@@ -69,6 +69,7 @@ class Noted:
     name: Name | None = None
     reads: tuple[str, ...] | None = None
     parent_id: str = ""
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,7 @@ def _line(recorded: Recorded, bodies: Bodies) -> bytes:
         "workflow_id": identity.workflow_id,
         "agent_id": identity.agent_id,
         "parent_id": noted.parent_id,
+        "turn": noted.turn,
         "tenant": identity.tenant,
         "stage": noted.stage,
         "kind": noted.kind.value,

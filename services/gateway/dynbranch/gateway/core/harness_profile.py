@@ -22,7 +22,8 @@ PATIENT: Final = HarnessProfile()
 """Of whom nothing is known."""
 
 PROFILES: Final[Mapping[str, HarnessProfile]] = {
-    # Both close a stream after 300 s without content, whatever keep-alives come, and send the request again.
+    # Claude Code was seen to close a stream after 300 s without content, whatever keep-alives came, and to
+    # send the request again; Codex has as much in its settings.
     "claude-code": HarnessProfile(silence_s=280, detach_grace_ms=3000),
     "codex": HarnessProfile(silence_s=280, detach_grace_ms=3000),
 }
