@@ -26,7 +26,7 @@ from dynbranch.controller.core.branches.priced import LoadPriced
 from dynbranch.controller.core.pricing.gate import Gate
 from dynbranch.enginemodel.parameters import H200_QWEN3_32B
 
-FEW = Size(rates=(2.0,), seeds=(1,), count=24, unseen=4)
+FEW = Size(rates=(2.0,), seeds=(1,), more_seeds=(), count=24, unseen=4)
 
 
 def test_a_seed_asks_the_same_questions_at_any_rate() -> None:
@@ -113,4 +113,6 @@ def test_figures_compare_the_same_questions() -> None:
 
 def _run(cell: Cell, rate: float, mean_s: float, fills: int) -> Run:
     count = 2 * BLOCK
-    return Run(cell, rate, 1, (mean_s,) * count, (fills,) * count, (1,) * count, {"miss": count})
+    return Run(
+        cell, rate, 1, (mean_s,) * count, (fills,) * count, (1,) * count, (0,) * count, {"miss": count}
+    )
