@@ -8,7 +8,7 @@ from functools import partial
 from dynbranch.controller.core.branches.book import BranchBook
 from dynbranch.controller.core.branches.lifecycle import BranchState, FillState
 from dynbranch.controller.core.branches.messages import Settled
-from dynbranch.controller.core.branches.records import Branch, Fill, StageRun
+from dynbranch.controller.core.branches.records import Branch, Fill
 from dynbranch.csl.core import fill_rows, rows
 from dynbranch.csl.core.events import RenewLeases
 from dynbranch.csl.core.fill_rows import ShadowRow
@@ -172,14 +172,8 @@ def _is_lost(branch: Branch, fill: Fill) -> bool:
     return branch.point.branching is Branching.EXCLUSIVE and fill.selection not in branch.selections
 
 
-def _waits(world: BranchWorld, stage: StageRun) -> bool:
-    """Of what a demand took over and whose lease then ran out, the store tells nothing more: the book lets go
-    of it in time."""
-    return stage.state is FillState.ADOPTED and not stage.active and world.expired
-
-
 def _is_gone(world: BranchWorld, fill: Fill, side: StoreSide, registry: Registry) -> None:
-    over = all(stage.is_over or _waits(world, stage) for stage in fill.stages)
+    over = all(stage.is_over for stage in fill.stages)
     _holds(over, "I2", f"{fill.selection} was lost, and is not over")
     for key, row in side.rows.scan(rows.SHADOWS):
         shadow = fill_rows.unpack_shadow(row)
@@ -213,7 +207,7 @@ def at_the_end(world: BranchWorld) -> None:
     told_again(world)
     for branch in world.book.core.branches.listed("", 100):
         for stage in branch.stages():
-            over = stage.is_over or _waits(world, stage)
+            over = stage.is_over
             _holds(over, "I4", f"the end of a stage was never told: {stage.state.value}")
     world.pass_time(LINGER_S)
     _holds(not deliveries_of(world), "I5", "it does not come to an end")

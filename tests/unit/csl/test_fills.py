@@ -211,6 +211,20 @@ def test_a_write_lets_an_adopted_fill_end_and_stores_nothing(library: SteppedLib
     assert (served.origin, served.execution_ms, served.reason) == (origin_of("f"), 7.0, "lease_closed")
 
 
+@pytest.mark.promise("C2.adoption", "I4")
+def test_an_adopted_fill_whose_lease_runs_out_has_failed(library: SteppedLibrary) -> None:
+    """Whoever ran it is gone, and nobody else tells how it ended."""
+    granted(library.begin_fill("a", "f"))
+    granted(library.begin_fill("b", "g"))
+    assert isinstance(library.demand("a"), Live)
+    library.clock.advance(11.0)
+    # Also when somebody else's demand was the first to see it.
+    assert isinstance(library.demand("c"), Miss)
+    assert library.handle(SweepShadows()) == 1 and library.handle(SweepShadows()) == 0
+    assert kinds(library) == [K.ADOPTED, K.FAILED]
+    assert library.settlements()[-1].origin == origin_of("f"), "of the other its controller tells"
+
+
 @pytest.mark.promise("I3")
 def test_a_write_closes_a_running_fill_and_says_where_it_runs(library: SteppedLibrary) -> None:
     library.demand("first", workflow="w")

@@ -427,7 +427,12 @@ def came_to_nothing(memory: Memory, released: Sequence[LeaseRow], view: View, no
 
 
 def sweep(memory: Memory, view: View, now: Moment) -> Decision[int]:
-    """Take away some shadows that are lost or too old, as eviction does. Replies how many went."""
+    """Take away some shadows that are lost or too old, as eviction does. Replies how many went, and how many
+    adopted fills have come to nothing: whoever ran them is gone."""
+    memory.counters.expired_leases += memory.leases.expire(now.instant)
+    run_out = memory.leases.take_run_out()
+    if run_out:
+        return Decision(len(run_out), came_to_nothing(memory, run_out, view, now).batch)
     if not memory.may_take_away:
         return Decision(0)
     names = memory.shadows.to_sweep(now.unix_ms, memory.limits.swept_per_step)

@@ -53,6 +53,7 @@ class LeaseTable:
         self._by_producer: dict[Name, set[LeaseId]] = {}
         self._by_fill: dict[FillId, set[LeaseId]] = {}
         self._closed_fills: list[LeaseRow] = []
+        self._run_out: list[LeaseRow] = []
         self._deadlines: list[tuple[Instant, LeaseId]] = []
 
     def __len__(self) -> int:
@@ -153,6 +154,8 @@ class LeaseTable:
             else:
                 self.drop(lease_id)
                 dropped += 1
+                if row.adopted_by is not None:
+                    self._run_out.append(row)
         return dropped
 
     def close_written(self, records: tuple[RecordId, ...]) -> int:
@@ -197,6 +200,11 @@ class LeaseTable:
         """Fills that writes and new epochs have closed since the last call, but for adopted ones."""
         closed, self._closed_fills = self._closed_fills, []
         return closed
+
+    def take_run_out(self) -> list[LeaseRow]:
+        """Adopted fills whose leases nobody has renewed, since the last call."""
+        run_out, self._run_out = self._run_out, []
+        return run_out
 
     def _unjoin(self, row: LeaseRow) -> None:
         if self._joinable.get(row.lease.name) == row.lease.lease_id:
