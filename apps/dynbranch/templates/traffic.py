@@ -11,11 +11,15 @@ answer came before the next request.
 A gateway adds what a replay needs: ``tenant``, ``parent_id``, the reuse ``name``, ``selections``, counts of
 tokens and ``execution_ms``. One that keeps no bodies writes ``body_sha256`` in place of ``body``, and digests
 of what was selected and read: such a file can be replayed, and templates can not be held against it.
+Writes that were reported stand between the requests:
+
+    {"kind": "write", "records": ["source/key"], "at_ms": 3}
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +30,8 @@ from dynbranch.domain.template import Output, StageKind, ToolCall
 from dynbranch.naming.assembly import MalformedLog
 from dynbranch.rendering.outputs import output_of
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+_WRITE = re.compile(rb'\s*\{\s*"kind"\s*:\s*"write"')
 
 
 class TrafficInvalid(Exception):
@@ -62,6 +68,29 @@ class Exchange:
     """Of the generation, whoever had paid for it."""
     failed: bool = False
     body_sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A source reported that records were written."""
+
+    records: tuple[str, ...]
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Each in the order of the file."""
+
+    exchanges: tuple[Exchange, ...]
+    writes: tuple[Written, ...]
+
+
+class _Write(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    records: list[str]
+    at_ms: float
 
 
 class _Call(BaseModel):
@@ -129,14 +158,38 @@ def read_traffic(path: Path) -> list[Exchange]:
 
 
 def read_arrivals(path: Path) -> list[Exchange]:
+    """Bodies may be missing. Raises TrafficInvalid, OSError."""
+    return list(read_recording(path).exchanges)
+
+
+def read_recording(path: Path) -> Recording:
     """Bodies may be missing. What stands after the last line break is being written. Raises TrafficInvalid,
     OSError."""
-    exchanges = []
+    exchanges, writes = [], []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if line.strip() and (line.endswith(b"\n") or _is_whole(line)):
-                exchanges.append(_exchange(line, f"{path}:{number}"))
-    return exchanges
+            if not line.strip() or not (line.endswith(b"\n") or _is_whole(line)):
+                continue
+            place = f"{path}:{number}"
+            if _WRITE.match(line):
+                writes.append(_written(line, place))
+            else:
+                exchanges.append(_exchange(line, place))
+    return Recording(tuple(exchanges), tuple(writes))
+
+
+def _written(line: bytes, place: str) -> Written:
+    try:
+        read = _Write.model_validate_json(line)
+    except ValidationError as error:
+        raise TrafficInvalid(f"{place}: {_first(error)}") from None
+    return Written(tuple(read.records), read.at_ms)
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    what = ".".join(str(part) for part in first["loc"])
+    return f"{what}: {first['msg']}" if what else str(first["msg"])
 
 
 def line_of(exchange: Exchange) -> str:
@@ -211,11 +264,7 @@ def _exchange(line: bytes, place: str) -> Exchange:
         if read.body is None and not read.body_sha256:
             raise TrafficInvalid(f"{place}: body: it is missing")
     except ValidationError as error:
-        first = error.errors()[0]
-        what = ".".join(str(part) for part in first["loc"])
-        raise TrafficInvalid(
-            f"{place}: {what}: {first['msg']}" if what else f"{place}: {first['msg']}"
-        ) from None
+        raise TrafficInvalid(f"{place}: {_first(error)}") from None
     except MalformedLog as error:
         raise TrafficInvalid(f"{place}: items: {error}") from None
     return Exchange(

@@ -20,7 +20,7 @@ from dynbranch.sim.fleet.playing import floor
 from dynbranch.sim.fleet.runs import run
 from dynbranch.sim.fleet.serving import C1, DYNBRANCH
 from dynbranch.sim.workloads.traffic import from_traffic
-from dynbranch.templates.traffic import read_arrivals, read_traffic
+from dynbranch.templates.traffic import read_arrivals, read_recording, read_traffic
 from integration.gateway.fills import (
     ACT,
     DECIDE,
@@ -129,6 +129,22 @@ async def test_no_header_and_no_key_is_ever_written(bodies: Bodies, tmp_path: Pa
     assert tagged.workflow_id == "w1" and untagged.workflow_id == untagged.workflow_type == ""
     text = file.read_text()
     assert KEY not in text and ("red" in text) == (bodies is Bodies.KEPT)
+
+
+async def test_writes_are_recorded_when_they_are_acknowledged(tmp_path: Path) -> None:
+    file = tmp_path / "traffic.jsonl"
+    async with running_world(recording(file)) as world:
+        await serve(world, DECIDE, **{"x-dynbranch-reads": "passages/1"})
+        assert (await world.post("/dynbranch/v1/writes", b'{"records":["passages/1"]}')).status == 200
+        assert (await world.post("/dynbranch/v1/writes", b'{"records":["nonsense"]}')).status == 400
+        await serve(world, DECIDE, **{"x-dynbranch-reads": "passages/1"})
+    read = read_recording(file)
+    before, after = read.exchanges
+    (write,) = read.writes
+    assert write.records == ("passages/1",) and before.at_ms <= write.at_ms <= after.at_ms
+    assert [one.outcome for one in read.exchanges] == ["miss", "miss"]
+    workload = from_traffic([file]).workload
+    assert [one.records for one in workload.writes] == [("passages/1",)]
 
 
 async def test_an_answer_that_comes_early_waits_for_its_place(tmp_path: Path) -> None:

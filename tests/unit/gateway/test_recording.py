@@ -26,7 +26,7 @@ from dynbranch.gateway.recording import (
     RecordPolicy,
 )
 from dynbranch.runtime.clock import ManualClock
-from dynbranch.templates.traffic import TrafficInvalid, read_arrivals, read_traffic
+from dynbranch.templates.traffic import TrafficInvalid, read_arrivals, read_recording, read_traffic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,19 +116,46 @@ async def test_hashed_tells_equal_from_different_and_nothing_else(tmp_path: Path
         read_traffic(file)
 
 
+@pytest.mark.parametrize("bodies", list(Bodies))
+async def test_writes_stand_in_their_place(bodies: Bodies, tmp_path: Path) -> None:
+    clock = ManualClock()
+    recorder = recorder_in(tmp_path, clock, bodies=bodies)
+    recorder.wrote(("people/*",))
+    recorded = recorder.note(noted(reads=("people/xyzzy", "people/*")))
+    assert recorded is not None
+    clock.advance(1.0)
+    recorder.wrote(("people/xyzzy",))
+    clock.advance(1.0)
+    recorder.end(recorded, came())
+    await recorder.flush()
+    read = read_recording(tmp_path / "t.jsonl")
+    (one,) = read.exchanges
+    assert one.reads is not None and [write.records for write in read.writes] == [
+        (one.reads[1],),
+        (one.reads[0],),
+    ]
+    assert one.reads[1] == "people/*" and one.reads[0].startswith("people/")
+    assert ("xyzzy" in one.reads[0]) == (bodies is Bodies.KEPT)
+    assert read.writes[1].at_ms == one.at_ms + 1000
+    kinds = [json.loads(line)["kind"] for line in _lines(tmp_path / "t.jsonl")]
+    assert kinds == ["write", "chat", "write"]
+
+
 async def test_what_is_held_is_bounded(tmp_path: Path) -> None:
     recorder = recorder_in(tmp_path)
     large = b"x" * (MAX_HELD_BYTES // 2)
     first, second = recorder.note(noted(large)), recorder.note(noted(large))
     assert first is not None and second is not None
     assert recorder.note(noted(b"x")) is None and recorder.dropped == 1
+    recorder.wrote(("people/1",))
+    assert recorder.dropped == 2
     recorder.end(first, came(""))
     recorder.end(second, came(""))
     assert recorder.note(noted(b"x")) is None, "what waits for the disk counts, too"
     await recorder.flush()
     record(recorder, noted(b"x"), came())
     await recorder.flush()
-    assert (recorder.written, recorder.dropped) == (3, 2)
+    assert (recorder.written, recorder.dropped) == (3, 3)
 
 
 async def test_half_a_surrogate_pair_spoils_nothing(tmp_path: Path) -> None:

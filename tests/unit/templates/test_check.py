@@ -175,6 +175,8 @@ def test_engine_chunks_are_an_answer_too(tmp_path: Path) -> None:
         ('{"workflow_type":"t"}', "workflow_id: Field required"),
         ('{"workflow_type":"t","workflow_id":"w","target":"m","body":"{}","items":["x"]}', "items: "),
         ('{"workflow_type":"t","workflow_id":"w","target":"m","body":"{}","kind":"x"}', "kind: "),
+        ('{"workflow_type":"t","workflow_id":"w","target":"m"}', "body: it is missing"),
+        ('{"kind":"write","records":[]}', "at_ms: Field required"),
     ],
 )
 def test_a_bad_line_is_named(line: str, says: str, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from dynbranch.domain.template import StageKind, Template, Window
 from dynbranch.enginemodel.messages import Block
-from dynbranch.sim.fleet.workflows import Call, Step, Turn, Workflow, Workload
+from dynbranch.sim.fleet.workflows import Call, Step, Turn, Workflow, Workload, Write
 from dynbranch.sim.workloads.traffic_decisions import Decided, decided, without_tools
-from dynbranch.templates.traffic import Exchange, read_arrivals
+from dynbranch.templates.traffic import Exchange, Written, read_recording
 
 THINK_S: Final = 2.0
 """A longer pause in which no tool ran counts as a person's."""
@@ -48,12 +48,24 @@ def from_traffic(
     """Of several files, as of several gateways or rotated ones, in any order. ``template``: only its
     workflow type is replayed, and its decision points may run ahead. Raises NothingToReplay, TrafficInvalid,
     OSError."""
-    exchanges = sorted((one for path in paths for one in read_arrivals(path)), key=lambda one: one.at_ms)
-    return replayable(exchanges, name=paths[0].stem if paths else "", template=template, think_s=think_s)
+    read = [read_recording(path) for path in paths]
+    exchanges = sorted((one for part in read for one in part.exchanges), key=lambda one: one.at_ms)
+    return replayable(
+        exchanges,
+        name=paths[0].stem if paths else "",
+        template=template,
+        think_s=think_s,
+        writes=[one for part in read for one in part.writes],
+    )
 
 
 def replayable(
-    exchanges: Sequence[Exchange], *, name: str, template: Template | None = None, think_s: float = THINK_S
+    exchanges: Sequence[Exchange],
+    *,
+    name: str,
+    template: Template | None = None,
+    think_s: float = THINK_S,
+    writes: Sequence[Written] = (),
 ) -> Replayable:
     """``exchanges`` in the order of arrival. Raises NothingToReplay."""
     if template is not None:
@@ -79,8 +91,16 @@ def replayable(
         turns = _turns(lane, steps, pauses, known, think_s)
         at_s = (lane[0].at_ms - began_ms) / 1000
         workflows.append(Workflow(number, at_s, lane[0].tenant or "default", turns))
-    workload = Workload(f"traffic {name}".strip(), known, tuple(workflows))
+    written = tuple(_writes(writes, began_ms))
+    workload = Workload(f"traffic {name}".strip(), known, tuple(workflows), written)
     return Replayable(workload, tuple(_notes(exchanges, sized, lanes, left_out, decisions)))
+
+
+def _writes(writes: Sequence[Written], began_ms: float) -> Iterator[Write]:
+    """Those before the first request change nothing."""
+    for one in sorted(writes, key=lambda one: one.at_ms):
+        if one.at_ms >= began_ms:
+            yield Write((one.at_ms - began_ms) / 1000, one.records)
 
 
 # -- which requests, and of what size ----------------------------------------------------------------------

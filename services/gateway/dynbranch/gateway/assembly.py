@@ -288,6 +288,7 @@ class Gateway:
             tenants=self._tenants,
             recent=self.recent,
             metrics=self.metrics,
+            recorder=self.recorder,
             body_timeout_s=self._settings.body_timeout_s,
             write_timeout_s=self._settings.write_timeout_s,
         )

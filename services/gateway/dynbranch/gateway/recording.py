@@ -33,6 +33,7 @@ MAX_HELD_BYTES: Final = 32 * 2**20
 """Of requests that are not written yet, under way or not. What would be more is not recorded."""
 
 ALL_TYPES: Final = "*"
+ANY_KEY: Final = "*"
 _GATHER_S: Final = 0.1
 _DIGEST_CHARACTERS: Final = 32
 
@@ -98,6 +99,16 @@ class Recorded:
     is_over: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """Records that a source has reported to be written, when that was acknowledged."""
+
+    records: tuple[str, ...]
+    at_ms: float
+    size: int
+    is_over: bool = True
+
+
 class Recorder:
     """``note`` at the arrival, ``end`` with the answer. ``run`` writes; neither of the others waits.
 
@@ -110,8 +121,8 @@ class Recorder:
         self._file = RecordFile(policy.path, file_bytes=policy.file_bytes, files=policy.files)
         self._clock = clock
         self._zero_ms = clock.unix_ms() - clock.now() * 1000
-        self._open: deque[Recorded] = deque()
-        self._finished: list[Recorded] = []
+        self._open: deque[Recorded | Wrote] = deque()
+        self._finished: list[Recorded | Wrote] = []
         self._held_bytes = 0
         self._some = asyncio.Event()
         self._troubled = False
@@ -131,10 +142,19 @@ class Recorder:
         self._held_bytes += size
         recorded = Recorded(noted, self._now_ms(), size)
         self._open.append(recorded)
-        if len(self._open) > MAX_OPEN:
-            self._open[0].is_over = True
-            self._pass_on()
+        self._give_up_the_earliest()
         return recorded
+
+    def wrote(self, records: Sequence[str]) -> None:
+        """A write, in its place among the arrivals."""
+        wrote = Wrote(tuple(records), self._now_ms(), sum(map(len, records)))
+        if self._held_bytes + wrote.size > MAX_HELD_BYTES:
+            self.dropped += 1
+            return
+        self._held_bytes += wrote.size
+        self._open.append(wrote)
+        self._give_up_the_earliest()
+        self._pass_on()
 
     def selected(self, recorded: Recorded, selections: Sequence[Selection]) -> None:
         """What its request or its answer decided, where a template says so."""
@@ -177,10 +197,10 @@ class Recorder:
         finally:
             self._held_bytes -= sum(recorded.size for recorded in finished)
 
-    def _append(self, finished: Sequence[Recorded]) -> None:
+    def _append(self, finished: Sequence[Recorded | Wrote]) -> None:
         """In a thread: the digests and texts of large bodies take milliseconds. Raises LinesLost."""
         bodies = self._policy.bodies
-        self._file.append([_line(recorded, bodies) for recorded in finished])
+        self._file.append([_encoded(_line(one, _Secrecy(bodies))) for one in finished])
 
     def _lost(self, lost: LinesLost) -> None:
         self.dropped += lost.count
@@ -191,6 +211,12 @@ class Recorder:
     def _now_ms(self) -> float:
         return round(self._zero_ms + self._clock.now() * 1000, 3)
 
+    def _give_up_the_earliest(self) -> None:
+        earliest = self._open[0]
+        if len(self._open) > MAX_OPEN and isinstance(earliest, Recorded):
+            earliest.is_over = True
+            self._pass_on()
+
     def _pass_on(self) -> None:
         """Those that no earlier one keeps waiting."""
         while self._open and self._open[0].is_over:
@@ -198,7 +224,22 @@ class Recorder:
             self._some.set()
 
 
-def _line(recorded: Recorded, bodies: Bodies) -> bytes:
+def _line(one: Recorded | Wrote, secret: _Secrecy) -> dict[str, Any]:
+    match one:
+        case Wrote(records, at_ms):
+            return {"kind": "write", "records": [secret.record(record) for record in records], "at_ms": at_ms}
+        case Recorded():
+            return _request_line(one, secret)
+        case _:
+            assert_never(one)
+
+
+def _encoded(line: dict[str, Any]) -> bytes:
+    # Half of a surrogate pair, which a model's text may hold, is no UTF-8.
+    return (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
+def _request_line(recorded: Recorded, secret: _Secrecy) -> dict[str, Any]:
     noted, came = recorded.noted, recorded.came
     identity = noted.identity
     line: dict[str, Any] = {
@@ -214,10 +255,9 @@ def _line(recorded: Recorded, bodies: Bodies) -> bytes:
         "name": noted.name.hex() if noted.name is not None else "",
         "at_ms": recorded.at_ms,
     }
-    secret = _Secrecy(bodies)
     line |= secret.body(noted.body)
     if noted.reads is not None:
-        line["reads"] = [secret.text(read) for read in noted.reads]
+        line["reads"] = [secret.record(read) for read in noted.reads]
     if recorded.selections:
         line["selections"] = [_selection(one, secret) for one in recorded.selections]
     if came is not None:
@@ -229,8 +269,7 @@ def _line(recorded: Recorded, bodies: Bodies) -> bytes:
             line["failed"] = True
         if came.output is not None:
             line |= secret.output(came.output)
-    # Half of a surrogate pair, which a model's text may hold, is no UTF-8.
-    return (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+    return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +302,11 @@ class _Secrecy:
 
     def text(self, text: str) -> str:
         return text if self.bodies is Bodies.KEPT else _digest(text)[:_DIGEST_CHARACTERS]
+
+    def record(self, record: str) -> str:
+        """Its source stays, and so does "any of them"."""
+        source, _, key = record.partition("/")
+        return record if key == ANY_KEY else f"{source}/{self.text(key)}"
 
 
 def _selection(selection: Selection, secret: _Secrecy) -> dict[str, Any]:

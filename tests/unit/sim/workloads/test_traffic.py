@@ -28,11 +28,13 @@ from dynbranch.enginemodel.parameters import BatchParameters
 from dynbranch.rendering.reading import parse_template
 from dynbranch.sim.fleet.engines import Fleet
 from dynbranch.sim.fleet.playing import Floor, Harnesses, Records
+from dynbranch.sim.fleet.runs import run
+from dynbranch.sim.fleet.serving import C1
 from dynbranch.sim.fleet.workflows import Step, Workload
 from dynbranch.sim.heap import EventHeap
 from dynbranch.sim.workloads.traffic import NothingToReplay, from_traffic, replayable
 from dynbranch.sim.workloads.traffic_decisions import without_tools
-from dynbranch.templates.traffic import Exchange
+from dynbranch.templates.traffic import Exchange, Written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -331,3 +333,19 @@ def test_a_decision_that_only_tools_follow_is_none() -> None:
     point = replace(one.decision_points[0], then=("look",))
     stages = (*one.stages, Stage("look", StageKind.TOOL, request="", target="look"))
     assert without_tools(replace(one, stages=stages, decision_points=(point,))).decision_points == ()
+
+
+def test_a_write_between_two_equal_requests_has_the_second_execute() -> None:
+    exchanges = [
+        asked(10 * number, 1, name="n", reads=("people/1",), workflow_id=f"w{number}") for number in range(4)
+    ]
+    writes = [
+        Written(("people/1",), 15_000.0),
+        Written(("people/2",), 25_000.0),
+        Written(("people/1",), -5.0),
+    ]
+    workload = replayable(exchanges, name="x", writes=writes).workload
+    assert [write.at_s for write in workload.writes] == [15.0, 25.0]
+    outcome = run(workload, C1, BatchParameters(10.0, 0.0, 0.0, 0.0, 1e5, 10_000, slots=4), engines=1)
+    assert [play.outcomes for play in outcome.plays] == [("miss",), ("hit",), ("miss",), ("hit",)]
+    assert outcome.wrong == 0

@@ -26,6 +26,7 @@ from dynbranch.gateway.protocols.dialect import Dialect
 from dynbranch.gateway.protocols.errors import JSON, ApiError
 from dynbranch.gateway.protocols.members import dump
 from dynbranch.gateway.reading import Reading
+from dynbranch.gateway.recording import Recorder
 from dynbranch.gateway.tenants import Tenants
 from dynbranch.naming.document import Json, kind_of, parse_body
 from dynbranch.runtime import telemetry
@@ -51,6 +52,7 @@ class StoreEndpoints:
         tenants: Tenants,
         recent: RecentArrivals,
         metrics: Metrics,
+        recorder: Recorder | None,
         body_timeout_s: float,
         write_timeout_s: float,
     ) -> None:
@@ -63,6 +65,7 @@ class StoreEndpoints:
         self._tenants = tenants
         self._recent = recent
         self._metrics = metrics
+        self._recorder = recorder
         self._body_timeout_s = body_timeout_s
         self._write_timeout_s = write_timeout_s
         self._tracer = telemetry.tracer("dynbranch.gateway")
@@ -98,6 +101,8 @@ class StoreEndpoints:
                 ) from None
             span.set_attribute("dynbranch.write.invalidated_entries", done.invalidated_entries)
         self._metrics.writes.inc()
+        if self._recorder is not None:
+            self._recorder.wrote(records)
         await _answer(
             exchange,
             {
