@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from dynbranch.bench.paper.cells import (
 )
 from dynbranch.bench.paper.elsewhere import recurrence
 from dynbranch.bench.paper.measure import PARTS, choose, measure
+from dynbranch.bench.paper.page import evaluated
 from dynbranch.bench.paper.parts import greatest, least, mean_ratio, p99_ratio, reduction
 from dynbranch.bench.paper.runs import BASELINES, Seen, Size, Spec
 from dynbranch.bench.result import BenchFailed
@@ -128,3 +130,14 @@ def test_what_a_workflow_shares_is_its_kind() -> None:
 
 def _seen(latency_s: float) -> Seen:
     return Seen((latency_s,) * 100, workflows=100)
+
+
+def test_every_table_has_its_place_on_the_page() -> None:
+    """``python -m dynbranch.bench.paper.page bench/results docs/evaluation.md`` fills them."""
+    root = Path(__file__).parents[3]
+    page = (root / "docs/evaluation.md").read_text()
+    result = root / "bench/results/paper.json"
+    if result.exists():
+        assert evaluated(page, json.loads(result.read_text())) == page
+    with pytest.raises(ValueError, match="no place"):
+        evaluated(page, {"raw": {"tables": [{"title": "Figure 99", "rows": [["a"], ["b"]]}]}})

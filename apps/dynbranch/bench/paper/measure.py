@@ -72,6 +72,9 @@ def measure(
             "runs": len(found),
             "simulated_calls": sum(one.calls for one in found.values()),
             "parts": {name: one.data for name, one in made.items()},
+            "tables": [
+                {"title": table.title, "rows": table.rows} for one in made.values() for table in one.tables
+            ],
         },
         tuple(f"{spec.arm} gave {count} wrong results on {spec.workload}" for spec, count in wrong.items()),
         tables=tuple((table.title, table.rows) for one in made.values() for table in one.tables),
