@@ -1,7 +1,7 @@
 """The evaluation's tables in the documentation.
 
-``python -m dynbranch.bench.paper.page RESULTS PAGE`` reads ``paper.json`` of the folder and writes each of its
-tables into the page, where the page has a place for it.
+``python -m dynbranch.bench.paper.page RESULTS PAGE`` reads ``paper.json`` of the folder and writes its
+tables into the page, each where the page has a place for it.
 """
 
 from __future__ import annotations

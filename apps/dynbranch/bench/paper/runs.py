@@ -81,7 +81,7 @@ class Size:
     data: Path | None = None
 
 
-QUICK: Final = Size(seeds=(1, 2), count=150, unseen=30, serial=80, serial_unseen=20)
+QUICK: Final = Size(seeds=(1,), count=120, unseen=30, serial=60, serial_unseen=15)
 
 Run = Callable[[Spec, Size], Seen]
 
