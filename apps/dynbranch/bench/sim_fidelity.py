@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from dynbranch.bench.result import BenchFailed, Measured, Tell
-from dynbranch.bench.sim_fidelity_probes import EVERY, Block, Fitted, Prober, fitted, raw_of
+from dynbranch.bench.sim_fidelity_probes import EVERY, SHORTER, Block, Fitted, Prober, fitted, raw_of
 from dynbranch.bench.sim_fidelity_replay import Costs, template_of, workflow_of
 from dynbranch.bench.sim_fidelity_stretch import (
     FILL_OUTPUT_TOKENS,
@@ -253,7 +253,7 @@ async def _interleaved(
             before_ms = after_ms
         seen.append(Seen(runs, references_ms))
         tell("probing the engines", number, len(todo))
-        blocks.append(await prober.block(EVERY))
+        blocks.append(await prober.block(EVERY if number % 2 else SHORTER))
         before_ms = blocks[-1].reference_ms
     return blocks, seen
 

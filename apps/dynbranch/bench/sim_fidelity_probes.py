@@ -70,6 +70,8 @@ FORMED: Final = Shape("answer in a form", tokens=96, schema=True)
 BESIDE: Final = Shape("beside one", there=1)
 CROWDED: Final = Shape("beside two", here=1, there=1)
 EVERY: Final = (SHORT, LONG, DEEP, FORMED, BESIDE, CROWDED)
+SHORTER: Final = (SHORT, LONG, FORMED, BESIDE)
+"""Of every other block: those that matter most and take least."""
 
 
 @dataclass(frozen=True, slots=True)
