@@ -119,7 +119,7 @@ lock: $(STAMP) ## requirements.lock anew from pyproject.toml, and from it what e
 	$(COMPILE) tests/frameworks/requirements.in --no-annotate --output-file $(FRAMEWORKS_LOCK)
 	echo 'hatchling>=1.27' | $(COMPILE) - --constraint requirements.lock --no-annotate --output-file deploy/docker/build.lock
 
-BENCH ?= names normalise fidelity harnesses start demo csl store hit_path pass_through routing predictors admission two_level overlap chaos branches load peers vllm sim_fidelity paper
+BENCH ?= names normalise fidelity harnesses start demo csl store hit_path pass_through routing predictors admission two_level overlap chaos branches load peers vllm sim_fidelity sim_speed paper
 bench: $(STAMP) ## every benchmark into bench/results, about two hours; BENCH="csl store" for some
 	@failed=; for name in $(BENCH); do \
 	  if [ $$name = vllm ] && [ ! -e $(VLLM)/.ready ]; then echo "bench vllm is left out: make test-vllm installs a vLLM"; continue; fi; \

@@ -132,6 +132,12 @@ BENCHES = {
             "the simulator beside the paper's curve of fills, and beside a real run on this machine",
             takes_quick=True,
         ),
+        Bench(
+            "sim_speed",
+            "dynbranch.bench.sim_speed",
+            "simulated requests a minute on a core, at any length of a run, and what each part takes",
+            takes_quick=True,
+        ),
         Bench("store", "dynbranch.bench.store", "the store under races, crashes and hostile input"),
         Bench(
             "two_level",
