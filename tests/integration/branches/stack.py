@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dynbranch.controller.agents import Agents
@@ -33,10 +34,10 @@ from dynbranch.csl.core.limits import Limits
 from dynbranch.csl.fake import FakeCsl, counting_ids
 from dynbranch.csl.key_value import MemoryKeyValue, StoreFull
 from dynbranch.csl.shell import HOUSEKEEPING_S, Shell
-from dynbranch.domain.branches import TemplateSet
+from dynbranch.domain.branches import BranchSummary, TemplateSet
 from dynbranch.domain.engine import GenerationOrder
-from dynbranch.domain.events import EventBatch
-from dynbranch.domain.ids import Name
+from dynbranch.domain.events import ControllerSummary, EventBatch
+from dynbranch.domain.ids import BranchId, Name
 from dynbranch.engine_agent.engines.port import CleanEnd, Heard
 from dynbranch.engine_agent.fake import FakeEngineAgent, Script, ScriptedEngine, text_chunks
 from dynbranch.gateway.assembly import Gateway, Peers
@@ -126,6 +127,17 @@ class _InProcess:
     def watch_templates(self) -> AsyncGenerator[TemplateSet]:
         return self._branching.templates.watch()
 
+    async def list_branches(
+        self, *, workflow_id: str, at_most: int, timeout_s: float
+    ) -> tuple[BranchSummary, ...]:
+        return self._branching.listed(workflow_id, at_most)
+
+    async def inspect_branch(self, branch_id: BranchId, *, timeout_s: float) -> str:
+        return json.dumps(self._branching.inspect(branch_id))
+
+    async def summary(self, *, timeout_s: float) -> ControllerSummary:
+        return self._branching.counted(self._journal.summary())
+
     async def close(self) -> None:
         """Ends with the world."""
 
@@ -168,11 +180,34 @@ class Stack:
 
     # -- harnesses -----------------------------------------------------------------------------------------
 
-    async def post(self, content: str, *, who: str = "", workflow: str = "w1") -> Answer | None:
-        """One request. None: cancelled, or its client left. ``who``: as what its awaits are watched."""
+    def body_of(self, content: str) -> bytes:
         heat = self.heat if content.startswith("Go") else 0
         message = {"model": "fake-model", "messages": [{"role": "user", "content": content}]}
-        body = json.dumps({**message, "temperature": heat}, separators=(",", ":")).encode()
+        return json.dumps({**message, "temperature": heat}, separators=(",", ":")).encode()
+
+    async def post(
+        self, content: str, *, who: str = "", workflow: str = "w1", key: str = ""
+    ) -> Answer | None:
+        """One request. None: cancelled, or its client left. ``who``: as what its awaits are watched."""
+        headers = {"workflow-type": "ways", "workflow": workflow, "agent": "main"}
+        told = {f"x-dynbranch-{name}": value for name, value in headers.items()}
+        answer = await self.ask("POST", "/v1/chat/completions", self.body_of(content), told, key=key, who=who)
+        drawn = self.heat and content.startswith("Go")
+        if drawn and answer is not None and answer.status == 200 and not answer.cut:
+            self.given.append(answer.text)
+        return answer
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] = MappingProxyType({}),
+        *,
+        key: str = "",
+        who: str = "",
+    ) -> Answer | None:
+        """Anything that the gateway may be asked. None as of ``post``."""
         sent: list[dict[str, Any]] = []
         asked = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -186,17 +221,17 @@ class Stack:
             await asyncio.sleep(0)
             sent.append(dict(part))
 
-        headers = {"workflow-type": "ways", "workflow": workflow, "agent": "main"}
+        authorization = {"authorization": f"Bearer {key}"} if key else {}
+        known = {"content-type": "application/json", **headers, **authorization}
         scope = {
             "type": "http",
-            "method": "POST",
-            "path": "/v1/chat/completions",
-            "headers": [(f"x-dynbranch-{name}".encode(), value.encode()) for name, value in headers.items()]
-            + [(b"content-type", b"application/json")],
+            "method": method,
+            "path": path,
+            "headers": [(name.encode(), value.encode()) for name, value in known.items()],
         }
         # A task of its own, as a server gives it; it is never left alone.
         work = Stepped(self.gateway.app(scope, receive, send), who, self.awaits)
-        task = asyncio.get_running_loop().create_task(_awaited(work), name=f"request {content}")
+        task = asyncio.get_running_loop().create_task(_awaited(work), name=f"{method} {path}")
         await asyncio.wait((task,))
         gone, self.left = self.left.is_set(), asyncio.Event()
         if task.cancelled():
@@ -204,10 +239,7 @@ class Stack:
         task.result()
         if gone:
             return None
-        answer = _answer_of(sent)
-        if heat and answer.status == 200 and not answer.cut:
-            self.given.append(answer.text)
-        return answer
+        return _answer_of(sent)
 
     async def until(self, what: Callable[[], object], at_most_s: float = LIFE_S) -> bool:
         end = asyncio.get_running_loop().time() + at_most_s
@@ -325,7 +357,11 @@ class _Named(Line):
 
 @asynccontextmanager
 async def running_stack(
-    awaits: Awaits, *, once: bool = False, rows: MemoryKeyValue | None = None
+    awaits: Awaits,
+    *,
+    once: bool = False,
+    rows: MemoryKeyValue | None = None,
+    tenants: Tenants | None = None,
 ) -> AsyncIterator[Stack]:
     """Within, everybody knows everybody. ``once``: the stage that is run ahead is a sampled one."""
     clock, ids, heat = LeapingClock(), counting_ids(), int(once)
@@ -359,7 +395,9 @@ async def running_stack(
             controller,
         )
         settings = GatewaySettings(agents=("e1",), occupancy_interval_ms=1000)
-        gateway = Gateway(settings, peers, Tenants(), clock=clock, new_id=ids, registry=CollectorRegistry())
+        gateway = Gateway(
+            settings, peers, tenants or Tenants(), clock=clock, new_id=ids, registry=CollectorRegistry()
+        )
         await stack.enter_async_context(gateway)
         made = Stack(csl, engine, agent, branching, gateway, awaits, heat, ids, gates, runs, demanded, begun)
         known = gateway.templates
