@@ -165,7 +165,10 @@ def _in_one_order(value: dict[str, Json], table: ObjectTable) -> dict[str, Json]
         keys.sort(key=lambda key: (0, key) if key in known else (1, ""))
     else:
         keys.sort()
-    return {key: _one_form(value[key], known.get(key)) for key in keys}
+    # A text is its own one form, whatever its field.
+    return {
+        key: item if isinstance(item := value[key], str) else _one_form(item, known.get(key)) for key in keys
+    }
 
 
 def _one_form(value: Json, field: Field | None) -> Json:

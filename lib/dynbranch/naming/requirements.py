@@ -50,6 +50,8 @@ def _check_object(value: dict[str, Json], table: ObjectTable, prefix: str) -> No
             continue
         if field.accepts is Accepts.ANYTHING and field.table is None:
             continue
+        if isinstance(item, str) and item and field.accepts in _TAKE_TEXT:
+            continue
         path = f"{prefix}{name}"
         _check_value(item, field.accepts, path)
         if field.table is not None and field.shape is Shape.OBJECT and isinstance(item, dict):
@@ -83,6 +85,9 @@ def _check_value(value: Json, accepts: Accepts, path: str) -> None:
         case _:
             raise AssertionError(f"{accepts} is not checked")
 
+
+_TAKE_TEXT: Final = (Accepts.REQUIRED_TEXT, Accepts.CONTENT, Accepts.TEXT, Accepts.TEXT_OR_OBJECT)
+"""Most of all values are texts: these take any that is not empty."""
 
 _TYPES: Final[dict[Accepts, tuple[type, ...]]] = {
     Accepts.NUMBER: (Number,),
