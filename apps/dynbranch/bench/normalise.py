@@ -43,7 +43,7 @@ from dynbranch.runtime.tasks import Tasks
 ROUNDS, QUICK_ROUNDS = 40, 3
 _WARM_ROUNDS = 2
 _BATCH_BYTES = 800_000
-"""A sample is the mean over so many bytes: caches are warm and garbage is collected as they are in a service."""
+"""A sample is the mean over so many bytes, with warm caches and garbage collected as in a service."""
 
 _START_S = 60.0
 _SEED = 3
