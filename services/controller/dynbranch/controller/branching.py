@@ -50,6 +50,7 @@ from dynbranch.domain.errors import Conflict, DomainError, NotFound
 from dynbranch.domain.events import ArrivalSeen, ChoiceSeen, ControllerSummary, GatewayEvent, OutcomeSeen
 from dynbranch.domain.fills import SUPERSEDED, DiscardReason
 from dynbranch.domain.ids import BranchId, DemandId
+from dynbranch.domain.template import Speculable
 from dynbranch.runtime.clock import Clock
 from dynbranch.runtime.tasks import Tasks
 
@@ -267,10 +268,19 @@ class Branching:
         loaded = self.templates.version(ask.template.digest)
         if loaded is None:
             return StageEnded(ask.key, Ending.REFUSED, detail="its template is no longer known")
+        if not self._may_still_run(ask):
+            return StageEnded(ask.key, Ending.REFUSED, detail="the template in force lets it not run ahead")
         try:
             return StagePrepared(ask.key, await self._preparer.prepare(ask, loaded.renderer))
         except CanNotPrepare as problem:
             return StageEnded(ask.key, Ending.REFUSED, detail=str(problem))
+
+    def _may_still_run(self, ask: PrepareStage) -> bool:
+        """A branch keeps the template that it opened under; what one in force forbids does not begin all the
+        same: whoever changes the file may have learned that a stage is not safe to run twice."""
+        current = self.templates.in_force.get(ask.template.workflow_type)
+        stages = () if current is None else current.template.stages
+        return any(one.name == ask.stage and one.speculable is not Speculable.NO for one in stages)
 
     async def _run(self, ask: RunStage) -> Event:
         origin = replace(ask.origin, traceparent=self._spans.traceparent(ask.key.fill_id))
