@@ -129,7 +129,7 @@ def _made(point: DecisionPoint, asked: Sequence[_Asked]) -> Iterator[tuple[int, 
         if not follows:
             yield place, "", None
         elif point.resolved_by.origin is Origin.OUTPUT:
-            picked, end = _read(one.step.text, point.resolved_by.path)
+            picked, end = _said(one.step.text, point.resolved_by.path)
             share = end / max(1, len(one.step.text))
             shown_at = min(one.call.output_tokens - 1, round(share * one.call.output_tokens))
             yield place, picked, max(0, shown_at) if point.window is Window.DECODE else None
@@ -138,10 +138,13 @@ def _made(point: DecisionPoint, asked: Sequence[_Asked]) -> Iterator[tuple[int, 
             yield place, str(said).removeprefix("I pick: "), None
 
 
-def _read(text: str, path: str) -> tuple[str, int]:
-    """A member of a JSON object, and where in the text it ends."""
+def _said(text: str, path: str) -> tuple[str, int]:
+    """A member of a JSON object, and where in the text it ends. One that was cut off says nothing."""
     key = path.removeprefix("$.")
-    value = str(json.loads(text)[key])
+    try:
+        value = str(json.loads(text)[key])
+    except (ValueError, LookupError, TypeError):
+        return "", len(text)
     at = text.index(f'"{key}"')
     spelled = json.dumps(value, ensure_ascii=False)
     end = text.find(spelled, at)

@@ -232,3 +232,14 @@ def test_the_error_is_that_of_the_worse_arm() -> None:
     assert figures["mean_latency_error"].value == pytest.approx(0.2)
     assert figures["mean_error_of_cells"].value == pytest.approx(0.15)
     assert figures["floor_react_foretold_over_measured"].value == pytest.approx(1.1)
+
+
+def test_a_decision_that_was_cut_off_is_none(store: PassageStore) -> None:
+    one = played(ROUTING_CHAIN, store)
+    cut = tuple(
+        replace(step, text=step.text[: len(step.text) // 2]) if step.stage == "route" else step
+        for step in one.steps
+    )
+    workflow = workflow_of(replace(one, steps=cut), COSTS)
+    decisions = [step.decision for turn in workflow.turns for step in turn.steps if step.decision is not None]
+    assert decisions and not any(one.picked or one.ranked for one in decisions)
