@@ -31,12 +31,6 @@ class CrashRows(MemoryKeyValue):
         super().apply(batch)
         self._log.append(dict(batch.changes))
 
-    def copy(self) -> MemoryKeyValue:
-        """The rows of this moment."""
-        copy = MemoryKeyValue()
-        copy._rows, copy._keys = dict(self._rows), list(self._keys)
-        return copy
-
     def synced(self, applied: int) -> None:
         """A flush that began when ``applied`` batches were there has ended."""
         self._harden(max(0, applied - self._synced))

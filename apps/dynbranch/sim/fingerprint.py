@@ -28,7 +28,7 @@ CONSTANT = frozenset({
 
 SAID_ELSEWHERE = frozenset({
     "branch", "_fills", "_keys", "_by_source", "_by_fill", "_by_producer", "_by_demand", "answered",
-    "held_bytes", "_written",
+    "held_bytes", "_written", "load_made",
 })  # fmt: skip
 
 HEAPS = frozenset({"_timers", "_deadlines", "_expiries", "_due"})

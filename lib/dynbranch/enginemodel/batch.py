@@ -385,7 +385,9 @@ class BatchEngine:
         decode_ms = parameters.decode_ms(decoding, self._context_tokens)
         growth_ms = parameters.kilotoken_ms * decoding / 1000
         chunks, chunk_steps = self._plan_chunks()
-        chunk_ms = sum(tokens for _, tokens in chunks) / parameters.prefill_tokens_per_s * 1000
+        chunk_ms = 0.0
+        if chunks:
+            chunk_ms = sum(tokens for _, tokens in chunks) / parameters.prefill_tokens_per_s * 1000
         # Without decodes, reading the weights hides behind computing the prompt.
         first_ms = decode_ms + chunk_ms if decoding else max(parameters.decode_step_ms, chunk_ms)
         steps = self._steps_until_change()

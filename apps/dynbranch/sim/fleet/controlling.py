@@ -56,8 +56,8 @@ from dynbranch.sim.heap import Timer
 
 READING_S: Final = 0.25
 """Agents report their occupancy four times a second."""
-SWEEP_LOOKS: Final = 4
-"""The store takes away lost shadows every second."""
+TICK_LOOKS: Final = 4
+"""What has waited for its time is looked at once a second."""
 FINGERPRINT: Final = Digest(bytes(32))
 OUTPUT: Final = Output("output")
 """No next request is written from it: the workload has them all."""
@@ -150,6 +150,7 @@ class Ahead:
         self._events: deque[tuple[Event, Place | None]] = deque()
         self._telling = False
         self._looks = 0
+        self._reported: dict[int, tuple[int, int, int]] = {}
         fleet.stirred.update(range(len(fleet.places)))
         self._look()
 
@@ -198,8 +199,8 @@ class Ahead:
     # -- engines -------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Reports of occupancy, where something has changed, and time for the book. To say again what was
-        said before changes no price: a reading holds until the next."""
+        """Reports of occupancy, where something has changed: a reading holds until the next, so that to say
+        it again would change no price. Once a second, time for the book and for the store."""
         places, parameters = self._fleet.places, self._fleet.parameters
         stirred, self._fleet.stirred = self._fleet.stirred, set()
         for number in sorted(stirred):
@@ -207,19 +208,21 @@ class Ahead:
             gauges = place.model.gauges
             # Fills wait behind everybody else.
             fills = min(place.ahead, gauges.running)
+            told = (gauges.running, max(0, gauges.waiting - (place.ahead - fills)), fills)
+            if told == self._reported.get(number):
+                continue
+            self._reported[number] = told
             seen = EngineSeen(
                 self._addresses[number],
                 parameters.slots,
-                gauges.running,
-                max(0, gauges.waiting - (place.ahead - fills)),
-                fills,
+                *told,
                 fill_slots=max(1, parameters.slots // 2),
                 fill_tokens=parameters.kv_pool_tokens // 2,
             )
             self.tell(seen)
-        self.tell(TimePassed())
         self._looks += 1
-        if self._looks % SWEEP_LOOKS == 0:
+        if self._looks % TICK_LOOKS == 0:
+            self.tell(TimePassed())
             self._store.sweep()
         self._heap.after(READING_S, self._look)
 

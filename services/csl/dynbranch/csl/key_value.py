@@ -75,30 +75,83 @@ class KeyValue(View, Protocol):
     def close(self) -> None: ...
 
 
+class _SortedKeys:
+    """Keys in order, in blocks of bounded length: to add one costs much the same at any number of them."""
+
+    most = 1024
+
+    def __init__(self, blocks: list[list[bytes]]) -> None:
+        self.blocks = blocks
+        self._lasts = [block[-1] for block in blocks]
+        self.changes = 0
+
+    def copy(self) -> _SortedKeys:
+        return _SortedKeys([list(block) for block in self.blocks])
+
+    def place(self, key: bytes) -> tuple[int, int]:
+        """Block and place of the first key that is not before this one."""
+        at = bisect_left(self._lasts, key)
+        return at, bisect_left(self.blocks[at], key) if at < len(self.blocks) else 0
+
+    def add(self, key: bytes) -> None:
+        """One that is not there."""
+        self.changes += 1
+        if not self.blocks:
+            self.blocks.append([key])
+            self._lasts.append(key)
+            return
+        at = min(bisect_left(self._lasts, key), len(self.blocks) - 1)
+        block = self.blocks[at]
+        insort(block, key)
+        if len(block) > self.most:
+            half = len(block) // 2
+            self.blocks[at : at + 1] = [block[:half], block[half:]]
+            self._lasts.insert(at, block[half - 1])
+            at += 1
+        self._lasts[at] = self.blocks[at][-1]
+
+    def remove(self, key: bytes) -> None:
+        """One that is there."""
+        self.changes += 1
+        at, place = self.place(key)
+        block = self.blocks[at]
+        del block[place]
+        if block:
+            self._lasts[at] = block[-1]
+        else:
+            del self.blocks[at], self._lasts[at]
+
+
 class MemoryKeyValue:
     """The in-memory twin: nothing survives, ``sync`` costs nothing."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
-        self._keys: list[bytes] = []
+        self._keys = _SortedKeys([])
         self._closed = False
 
     def get(self, key: bytes) -> bytes | None:
-        self._check_open()
+        if self._closed:
+            raise StoreClosed
         return self._rows.get(key)
 
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         self._check_open()
-        at = bisect_left(self._keys, prefix + start)
-        while at < len(self._keys) and self._keys[at].startswith(prefix):
-            key = self._keys[at]
+        keys = self._keys
+        (at, place), seen = keys.place(prefix + start), keys.changes
+        while at < len(keys.blocks):
+            block = keys.blocks[at]
+            if place == len(block):
+                at, place = at + 1, 0
+                continue
+            key = block[place]
+            if not key.startswith(prefix):
+                return
             yield key, self._rows[key]
             self._check_open()
-            at = (
-                at + 1
-                if at < len(self._keys) and self._keys[at] == key
-                else bisect_left(self._keys, key + b"\0")
-            )
+            place += 1
+            if keys.changes != seen:
+                (at, place), seen = keys.place(key + b"\0"), keys.changes
 
     def page(self, prefix: bytes, start: bytes, at_most: int) -> list[tuple[bytes, bytes]]:
         return list(islice(self.scan(prefix, start), at_most))
@@ -109,17 +162,22 @@ class MemoryKeyValue:
         for key, value in batch.changes.items():
             if value is None:
                 if self._rows.pop(key, None) is not None:
-                    del self._keys[bisect_left(self._keys, key)]
+                    self._keys.remove(key)
             else:
                 if key not in self._rows:
-                    insort(self._keys, key)
+                    self._keys.add(key)
                 self._rows[key] = value
+
+    def copy(self) -> MemoryKeyValue:
+        """The rows of this moment."""
+        copy = MemoryKeyValue()
+        copy._rows, copy._keys = dict(self._rows), self._keys.copy()
+        return copy
 
     @contextmanager
     def frozen(self) -> Iterator[View]:
         self._check_open()
-        copy = MemoryKeyValue()
-        copy._rows, copy._keys = dict(self._rows), list(self._keys)
+        copy = self.copy()
         try:
             yield copy
         finally:

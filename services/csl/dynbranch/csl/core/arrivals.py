@@ -25,10 +25,11 @@ class FirstArrivals:
 
         A new one is put into the transaction, which must be durable before anybody relies on it.
         """
-        key = rows.arrival_key(identity.tenant, identity.workflow_id)
-        if key in self._deferred and view.get(key) is None:
-            self.put_deferred(transaction, view, meta)
-            return self._deferred[key]
+        if self._deferred:
+            key = rows.arrival_key(identity.tenant, identity.workflow_id)
+            if key in self._deferred and view.get(key) is None:
+                self.put_deferred(transaction, view, meta)
+                return self._deferred[key]
         most = 0 if self._lost else self._max_workflows
         stamped, first_arrival = demand.register_arrival(transaction, meta, identity, max_workflows=most)
         if stamped is not meta:

@@ -43,6 +43,8 @@ def resolve_scope(
 
     More than ``max_reads`` become whole sources, as at a commit, so that no lease is large.
     """
+    if not scope.declared:
+        return scope
     declared = [
         DeclaredRead(read.record, first_arrival if read.as_of is None else min(read.as_of, meta.version))
         for read in scope.declared

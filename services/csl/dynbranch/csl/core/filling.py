@@ -176,7 +176,7 @@ def _known(memory: Memory, event: BeginFill, view: View, now: Moment) -> FillKno
 def _granted(memory: Memory, event: BeginFill, view: View, now: Moment) -> FillOutcome:
     limits = memory.limits
     meta = rows.read_meta(view)
-    first_arrival = _first_arrival(view, meta, event.identity)
+    first_arrival = _first_arrival(view, meta, event.identity) if event.scope.declared else None
     scope = demanding.resolve_scope(event.scope, meta, first_arrival, max_reads=limits.max_reads)
     if not judging.declared_current(view, meta, scope):
         return FillRefused(FillRefusal.NOT_STORABLE, "what it reads was written, or its version is unknown")

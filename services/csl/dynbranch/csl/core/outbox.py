@@ -13,11 +13,10 @@ ACKNOWLEDGED_PER_STEP = 256
 
 
 def append(transaction: Transaction, meta: Meta, *settlements: Settlement, max_rows: int) -> Meta:
-    """Number them and put them. Above ``max_rows`` the oldest go: nobody takes them in."""
+    """Put them under their numbers. Above ``max_rows`` the oldest go: nobody takes them in."""
     number = meta.next_settlement
     for settlement in settlements:
-        numbered = replace(settlement, number=number)
-        transaction.put(fill_rows.settlement_key(number), fill_rows.pack_settlement(numbered))
+        transaction.put(fill_rows.settlement_key(number), fill_rows.pack_settlement(settlement))
         number += 1
     held = meta.settlements + len(settlements)
     if held > max_rows:

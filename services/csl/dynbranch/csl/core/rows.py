@@ -30,6 +30,7 @@ import hashlib
 import struct
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from dynbranch.csl.core.packing import INCARNATION, U16, VERSION, Cursor, decoded, sized, text_bytes
 from dynbranch.csl.core.store import Inconsistent, UnknownFormat, View
@@ -348,7 +349,9 @@ def format_of(meta: bytes) -> int:
     return int(U16.unpack_from(meta)[0])
 
 
+@lru_cache(maxsize=4)
 def unpack_meta(data: bytes) -> Meta:
+    """Every event reads it, most of them as the one before left it."""
     if len(data) < 2 or (found := U16.unpack_from(data)[0]) != FORMAT:
         raise UnknownFormat(f"the store has format {data[:2].hex()}, this program reads format {FORMAT}")
     if len(data) != _META.size:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from dynbranch.controller.core.branches.admission import LoadView
@@ -82,8 +81,7 @@ class Filling:
 
     def load(self) -> LoadView:
         """Of what is begun and has no engine yet, nobody knows where it will run."""
-        unplaced = self._active - len(self.reservations)
-        return replace(self.reservations.load(), unplaced=unplaced)
+        return self.reservations.load(self._active - len(self.reservations))
 
     # -- beginning -----------------------------------------------------------------------------------------
 

@@ -15,7 +15,13 @@ class IllegalMove(AssertionError):
     """A bug: this move does not exist in this state."""
 
 
-class BranchState(Enum):
+class _Quick(Enum):
+    """Looked up in tables all the time: by identity, not by name."""
+
+    __hash__ = object.__hash__
+
+
+class BranchState(_Quick):
     OPENING = "opening"
     OPEN = "open"
     RESOLVED = "resolved"
@@ -24,7 +30,7 @@ class BranchState(Enum):
     SETTLED = "settled"
 
 
-class BranchMove(Enum):
+class BranchMove(_Quick):
     """The values label the arrows of the diagram."""
 
     PROPOSE = "candidates proposed"
@@ -50,7 +56,7 @@ BRANCH: Mapping[tuple[BranchState, BranchMove], BranchState] = {
 UNRESOLVED = frozenset({BranchState.OPENING, BranchState.OPEN})
 
 
-class FillState(Enum):
+class FillState(_Quick):
     """Of one stage of a fill: each stage is a shadow of its own. PASSED: its result stood already, or came
     from an execution that was under way already, and the chain went on from it."""
 
@@ -68,7 +74,7 @@ class FillState(Enum):
     PASSED = "passed"
 
 
-class FillMove(Enum):
+class FillMove(_Quick):
     BEGIN = "leave granted"
     REFUSE = "refused at dispatch"
     PASS = "stood or ran already"

@@ -45,6 +45,8 @@ class _Engine:
     seen: EngineSeen | None = None
     reserved: int = 0
     tokens: int = 0
+    load_made: EngineLoad | None = None
+    """What was made of all this, until it changes."""
     blocks: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
 
 
@@ -55,6 +57,7 @@ class Reservations:
         self._quota = quota or Quota()
         self._engines: dict[str, _Engine] = {}
         self._present: set[str] = set()
+        self._order: list[str] = []
         self._held: dict[StageKey, Held] = {}
 
     def __len__(self) -> int:
@@ -63,26 +66,37 @@ class Reservations:
     # -- the engines ---------------------------------------------------------------------------------------
 
     def see(self, seen: EngineSeen) -> None:
-        self._engines.setdefault(seen.address, _Engine()).seen = seen
-        self._present.add(seen.address)
+        engine = self._engines.get(seen.address)
+        if engine is None:
+            engine = self._engines[seen.address] = _Engine()
+        engine.seen, engine.load_made = seen, None
+        if seen.address not in self._present:
+            self._present.add(seen.address)
+            self._order = sorted(self._present)
 
     def lose(self, address: str) -> None:
         self._present.discard(address)
+        self._order = sorted(self._present)
         engine = self._engines.get(address)
         if engine is not None:
             engine.blocks.clear()
             if not engine.reserved:
                 del self._engines[address]
 
-    def load(self) -> LoadView:
-        return LoadView(tuple(self.load_of(address) for address in sorted(self._present)))
+    def load(self, unplaced: int = 0) -> LoadView:
+        return LoadView(tuple(map(self.load_of, self._order)), unplaced)
 
     def load_of(self, address: str) -> EngineLoad:
         engine = self._engines[address]
+        if engine.load_made is None:
+            engine.load_made = self._load_of(engine)
+        return engine.load_made
+
+    def _load_of(self, engine: _Engine) -> EngineLoad:
         seen = engine.seen
         assert seen is not None
         return EngineLoad(
-            address=address,
+            address=seen.address,
             slots=seen.slots,
             canonical=max(0, seen.running - seen.fills),
             waiting=seen.waiting,
@@ -110,12 +124,17 @@ class Reservations:
         if not able:
             return None
         blocks = prefix_blocks(body) if self._quota.placement is Placement.PREFIX else ()
-        most = max(self._holds(address, blocks) for address in able)
-        best = [address for address in able if self._holds(address, blocks) == most]
-        least = min(self._burden(address) for address in best)
+        if blocks:
+            held = {address: self._holds(address, blocks) for address in able}
+            most = max(held.values())
+            best = [address for address in able if held[address] == most]
+        else:
+            best = able
+        burdens = {address: self._burden(address) for address in best}
+        least = min(burdens.values())
         # Gateways send what is demanded to the first of equals: the last is farthest from it.
-        engine = max(address for address in best if self._burden(address) == least)
-        if priced_at in able and not self.load_of(engine).free:
+        engine = max(address for address in best if burdens[address] == least)
+        if not least[1] and priced_at in able:
             engine = priced_at
         self._take(key, engine, tokens, blocks)
         return engine
@@ -128,6 +147,7 @@ class Reservations:
         engine = self._engines[held.engine]
         engine.reserved -= 1
         engine.tokens -= held.tokens
+        engine.load_made = None
         if not engine.reserved and held.engine not in self._present:
             del self._engines[held.engine]
         return held
@@ -142,7 +162,9 @@ class Reservations:
             assert engine.tokens == sum(held.tokens for held in there)
             assert len(engine.blocks) <= HELD_BLOCKS
         assert all(held.engine in self._engines for held in self._held.values())
-        assert self._present <= set(self._engines)
+        assert self._present <= set(self._engines) and self._order == sorted(self._present)
+        made = [engine for engine in self._engines.values() if engine.load_made is not None]
+        assert all(engine.load_made == self._load_of(engine) for engine in made)
 
     def _has_room(self, engine: _Engine, tokens: int) -> bool:
         most = self._fill_tokens(engine)
@@ -158,8 +180,10 @@ class Reservations:
     def _fill_tokens(self, engine: _Engine) -> int | None:
         """None: there is no bound."""
         assert engine.seen is not None
-        bounds = (self._quota.tokens or None, engine.seen.fill_tokens)
-        return min((bound for bound in bounds if bound is not None), default=None)
+        own, told = self._quota.tokens, engine.seen.fill_tokens
+        if not own:
+            return told
+        return own if told is None else min(own, told)
 
     def _burden(self, address: str) -> tuple[int, int]:
         """The queue first, then how little is free."""
@@ -179,6 +203,7 @@ class Reservations:
         engine = self._engines[address]
         engine.reserved += 1
         engine.tokens += tokens
+        engine.load_made = None
         self._held[key] = Held(address, tokens)
         for block in blocks:
             engine.blocks[block] = None

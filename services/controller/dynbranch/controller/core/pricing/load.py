@@ -86,9 +86,10 @@ class Envelope:
     def value(self, now: Instant) -> float:
         if not self._times:
             return 0.0
-        now = Instant(max(now, self._times[-1]))
-        begin = now - self.horizon_s
-        mean = (self._area(now) - self._area(begin)) / self.horizon_s
+        last = self._times[-1]
+        now = Instant(max(now, last))
+        area = self._areas[-1] + self._values[-1] * (now - last)
+        mean = (area - self._area(now - self.horizon_s)) / self.horizon_s
         return max(self._values[-1], mean)
 
     @property

@@ -7,6 +7,8 @@ import math
 _STEPS = 200
 _TINY = 1e-300
 _NEAR = 1e-7
+_EVEN = 1e-3
+"""A density that changes by less over so short a way is as good as even there: the last step was the way."""
 
 
 def beta_below(a: float, b: float, x: float) -> float:
@@ -24,7 +26,7 @@ def beta_below(a: float, b: float, x: float) -> float:
 
 
 def beta_quantile(a: float, b: float, share: float) -> float:
-    """The x below which ``share`` of Beta(a, b) lies, to 1e-6: Newton's steps, halving where one leads out of
+    """The x below which ``share`` of Beta(a, b) lies, to 1e-6: Halley's steps, halving where one leads out of
     what is known to hold x."""
     assert a > 0 and b > 0 and 0 < share < 1
     scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
@@ -33,9 +35,17 @@ def beta_quantile(a: float, b: float, share: float) -> float:
         over = beta_below(a, b, x) - share
         low, high = (x, high) if over < 0 else (low, x)
         density = math.exp(min(700.0, scale + (a - 1) * math.log(x) + (b - 1) * math.log1p(-x)))
-        nearer = x - over / density if density > 0 else -1.0
+        # How fast the density changes here, relative to itself.
+        slope = (a - 1) / x - (b - 1) / (1.0 - x)
+        nearer = -1.0
+        if density > 0:
+            step = over / density
+            bend = 1.0 - step * slope / 2
+            nearer = x - (step / bend if bend > 0.5 else step)
         inside = low < nearer < high
         if inside and abs(nearer - x) < _NEAR:
+            if abs(slope) * _NEAR < _EVEN:
+                return nearer
             # Where the density is large the steps are small, far from x as well.
             below, above = beta_below(a, b, nearer - 5 * _NEAR), beta_below(a, b, nearer + 5 * _NEAR)
             if below <= share <= above:
@@ -47,21 +57,25 @@ def beta_quantile(a: float, b: float, share: float) -> float:
 
 def _fraction(a: float, b: float, x: float) -> float:
     """Lentz's method."""
-    c, d = 1.0, _floored(1.0 - (a + b) * x / (a + 1.0))
-    d = 1.0 / d
+    # Written out: every decision of admission comes here some times.
+    d = 1.0 - (a + b) * x / (a + 1.0)
+    c, d = 1.0, 1.0 / (d if d > _TINY or d < -_TINY else _TINY)
     value = d
     for m in range(1, _STEPS):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        at = a + 2 * m
+        even = m * (b - m) * x / ((at - 1.0) * at)
+        odd = -(a + m) * (a + b + m) * x / (at * (at + 1.0))
         before = value
-        for term in (even, odd):
-            d = 1.0 / _floored(1.0 + term * d)
-            c = _floored(1.0 + term / c)
-            value *= d * c
+        d = 1.0 + even * d
+        d = 1.0 / (d if d > _TINY or d < -_TINY else _TINY)
+        c = 1.0 + even / c
+        c = c if c > _TINY or c < -_TINY else _TINY
+        value *= d * c
+        d = 1.0 + odd * d
+        d = 1.0 / (d if d > _TINY or d < -_TINY else _TINY)
+        c = 1.0 + odd / c
+        c = c if c > _TINY or c < -_TINY else _TINY
+        value *= d * c
         if abs(value - before) < 1e-12 * abs(value):
             break
     return value
-
-
-def _floored(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
