@@ -5,7 +5,8 @@ Three arms decide on the same snapshots: the rule, the same rule with every cand
 oracle that tries every order of every subset. All are judged by the oracle's measure, what each fill is worth
 at the load that those before it leave. Snapshots are drawn (``admission_snapshots.Ranges``), and noted of
 simulated workflows (``admission_simulated``); with ``--data`` exported ones are replayed beside them. For
-classes that turn, the gate itself is driven (``admission_regimes``).
+classes that turn, and for what learning costs, the gate itself is driven (``admission_regimes``,
+``admission_regret``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from random import Random
 from typing import Any, Final
 
 from dynbranch.bench.admission_regimes import STEADY, USEFUL, USELESS, Drive, Traffic
+from dynbranch.bench.admission_regret import swept
 from dynbranch.bench.admission_simulated import LOADS, simulated
 from dynbranch.bench.admission_snapshots import (
     TIGHT,
@@ -38,6 +40,9 @@ ROUNDS: Final = 2000
 DRIVES: Final = 30
 """Seeds for each way to be useless."""
 
+REGRET_SEEDS: Final = 5
+LEARNED: Final = 2000
+"""Branches whose regret is summed."""
 QUESTIONS: Final = 150
 """Simulated workflows at each load."""
 
@@ -56,6 +61,7 @@ def measure(
     rounds: int = ROUNDS,
     drives: int = DRIVES,
     questions: int = QUESTIONS,
+    learned: int = LEARNED,
 ) -> Measured:
     """Raises BenchFailed where ``data`` holds no snapshots."""
     replays = {
@@ -72,6 +78,8 @@ def measure(
     turns = _turned(drives, tell)
     reopened = [count for turn in turns.values() for count in turn["reopen"]]
     closed = [count for turn in turns.values() for count in turn["close"]]
+    tell("regret", 0, 1)
+    lost = swept(range(REGRET_SEEDS), learned)
     drawn = replays["appendix_b"]
     figures = {
         "repriced_share_of_oracle": share_of_oracle(drawn),
@@ -88,6 +96,8 @@ def measure(
         "regime_change_branches_to_reopen_p90": quantile(reopened, 0.9),
         "regime_change_branches_to_close": median(closed),
         "regime_change_branches_to_close_p90": quantile(closed, 0.9),
+        "regret_second_half_share": ratio([(row["gate_second_half_ms"], row["gate_ms"]) for row in lost]),
+        "regret_over_median_threshold": ratio([(row["gate_ms"], row["median_threshold_ms"]) for row in lost]),
         "dynamic_program_off_oracle": exact(sum(_is_off(one) for one in drawn), len(drawn)),
     }
     if "real" in replays:
@@ -97,6 +107,7 @@ def measure(
         "ranges": {"appendix_b": asdict(Ranges()), "tight": asdict(TIGHT)},
         "table_b1": {name: table_b1(rows) for name, rows in replays.items()},
         "table_b1_one_shot": {name: table_b1(rows, once=True) for name, rows in replays.items()},
+        "regret": lost,
         "simulated": {"rates": list(LOADS), "questions": questions},
         "regimes": {
             "traffic": asdict(Traffic()),

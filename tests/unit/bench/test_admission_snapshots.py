@@ -104,10 +104,13 @@ def test_a_small_run_has_every_figure(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(admission, "Ranges", lambda: FEW)
     monkeypatch.setattr(admission, "TIGHT", FEW)
     (tmp_path / "a.jsonl").write_text(json.dumps(snapshot_json(draw(FEW, Random(5))[0])) + "\n")
-    found = admission.measure(lambda *_: None, data=tmp_path, seeds=(1,), rounds=3, drives=1, questions=4)
+    few = {"rounds": 3, "drives": 1, "questions": 4, "learned": 200}
+    found = admission.measure(lambda *_: None, data=tmp_path, seeds=(1,), **few)
     assert {
         "repriced_share_of_oracle",
         "simulated_repriced_share_of_oracle",
+        "regret_second_half_share",
+        "regret_over_median_threshold",
         "decision_k4_us",
         "decision_k8_us",
         "action0_us",
@@ -118,7 +121,7 @@ def test_a_small_run_has_every_figure(tmp_path: Path, monkeypatch: pytest.Monkey
     json.dumps(found.raw)
     (tmp_path / "a.jsonl").unlink()
     with pytest.raises(BenchFailed, match="no snapshots"):
-        admission.measure(lambda *_: None, data=tmp_path, seeds=(1,), rounds=1, drives=1, questions=2)
+        admission.measure(lambda *_: None, data=tmp_path, seeds=(1,), **few)
 
 
 def test_simulated_snapshots_have_every_engine_and_replay() -> None:

@@ -6,6 +6,7 @@ import math
 from random import Random
 
 import pytest
+from dynbranch.bench.admission_regret import THRESHOLDS, regret
 from dynbranch.controller.core.pricing.audits import FILLING, OPENING, is_audited
 from dynbranch.controller.core.pricing.constants import Constants
 from dynbranch.controller.core.pricing.gate import Gate, Offer
@@ -137,36 +138,14 @@ def test_a_refusal_says_that_the_stated_upper_bound_is_not_positive(
         gate.resolve(trial_id, now)
 
 
-def regret(open_at: float | None, truth: float, seed: int, rounds: int) -> list[float]:
-    """What was lost by each round: against opening exactly where it is worth it. None: the gate decides,
-    else whoever is less loaded than that opens."""
-    random, gate, lost, total = Random(seed), Gate(seed=seed), [], 0.0
-    for number in range(rounds):
-        now = Instant(number * 100.0)
-        rho = random.choice([0.0, 0.25, 0.5, 0.75, 1.0, 1.25])
-        mean, trial_id = truth - 400.0 * rho, TrialId(b"t%d" % number)
-        seen = reading(rho)
-        gate.see(seen, now)
-        if open_at is None:
-            opens = gate.open(BranchId(b"b%d" % number), trial_id, KEY, [seen], now).opens
-        else:
-            opens = rho <= open_at
-        if opens and open_at is None:
-            gate.charge_setup(trial_id, -(mean + random.gauss(0.0, 100.0)))
-            gate.resolve(trial_id, now)
-        total += max(0.0, mean) - (mean if opens else 0.0)
-        lost.append(total)
-    return lost
-
-
 @pytest.mark.promise("C3.regret")
 @pytest.mark.parametrize("truth", [150.0, 300.0])
 def test_what_is_lost_grows_ever_more_slowly_and_less_than_under_most_fixed_thresholds(truth: float) -> None:
-    priced = regret(None, truth, 11, 2000)
+    priced = regret(None, truth_ms=truth, seed=11, rounds=2000)
     quarter, half = priced[499], priced[999]
     # Audits cost a fixed small share of what is refused; without them it is the logarithm that is left.
     assert (priced[1999] - half) < 1.2 * half and half < 2.2 * quarter
-    fixed = [regret(at, truth, 11, 2000)[-1] for at in (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, -1.0)]
+    fixed = [regret(at, truth_ms=truth, seed=11, rounds=2000)[-1] for at in THRESHOLDS]
     assert priced[-1] < sorted(fixed)[3]
 
 
