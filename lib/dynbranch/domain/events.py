@@ -77,7 +77,8 @@ class OutcomeSeen:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceSeen:
-    """A choice became visible in a decode that goes on. ``closed``: nothing that follows can change it."""
+    """A choice became visible in a decode that goes on. ``closed``: nothing that follows can change it.
+    ``spoken``: it only speaks of what it might choose."""
 
     at: UnixMs
     demand_id: DemandId
@@ -87,6 +88,7 @@ class ChoiceSeen:
     selection: Selection
     closed: bool
     items: int
+    spoken: bool = False
 
 
 GatewayEvent = ArrivalSeen | OutcomeSeen | ChoiceSeen

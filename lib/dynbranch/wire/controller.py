@@ -164,6 +164,7 @@ def _choice_out(event: ChoiceSeen) -> pb.ChoiceSeen:
         selection=_selection_out(event.selection),
         closed=event.closed,
         items=event.items,
+        spoken=event.spoken,
     )
 
 
@@ -177,6 +178,7 @@ def _choice_in(at: UnixMs, message: pb.ChoiceSeen) -> ChoiceSeen:
         selection=_selection_in(message.selection),
         closed=message.closed,
         items=message.items,
+        spoken=message.spoken,
     )
 
 

@@ -433,12 +433,15 @@ class ChoiceSeen(_message.Message):
     SELECTION_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
     ITEMS_FIELD_NUMBER: _builtins.int
+    SPOKEN_FIELD_NUMBER: _builtins.int
     demand_id: _builtins.bytes
     stage: _builtins.str
     stage_index: _builtins.int
     closed: _builtins.bool
     """True: nothing that follows can change it."""
     items: _builtins.int
+    spoken: _builtins.bool
+    """True: it only speaks of what it might choose. Such a name never resolves a branch."""
     @_builtins.property
     def identity(self) -> _shared_pb2.Identity: ...
     @_builtins.property
@@ -453,10 +456,11 @@ class ChoiceSeen(_message.Message):
         selection: Global___Selection | None = ...,
         closed: _builtins.bool = ...,
         items: _builtins.int = ...,
+        spoken: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "selection", b"selection"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "demand_id", b"demand_id", "identity", b"identity", "items", b"items", "selection", b"selection", "stage", b"stage", "stage_index", b"stage_index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed", b"closed", "demand_id", b"demand_id", "identity", b"identity", "items", b"items", "selection", b"selection", "spoken", b"spoken", "stage", b"stage", "stage_index", b"stage_index"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

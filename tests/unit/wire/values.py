@@ -332,6 +332,7 @@ choices = build(
     selection=selections,
     closed=st.booleans(),
     items=u32,
+    spoken=st.booleans(),
 )
 outcomes = build(
     events.OutcomeSeen,

@@ -47,7 +47,7 @@ class DecisionMetrics:
 
     def decided(self, place: tuple[str, str], what: str, facts: Mapping[str, str | float | bool]) -> None:
         if not facts.get("admitted", False):
-            reason = str(facts["reason"]).removeprefix("seen: ")
+            reason = str(facts["reason"]).removeprefix("seen: ").removeprefix("spoken of: ")
             plain = not any(letter.isdigit() for letter in reason)
             self._refusals.labels(*place, what, reason if plain else "other").inc()
         for name, histogram in self._priced.items():
@@ -166,5 +166,5 @@ class BranchMetrics:
                 self._fills.labels(*place, str(facts["consumed"]).lower()).inc()
                 for kind in ("used", "saved", "discarded"):
                     self._engine.labels(*place, kind).inc(max(0.0, float(facts[f"{kind}_ms"]) / 1000))
-            case Mark.PROPOSED | Mark.SEEN | Mark.STAGE_BEGAN:
+            case Mark.PROPOSED | Mark.SEEN | Mark.SPOKEN | Mark.STAGE_BEGAN:
                 pass

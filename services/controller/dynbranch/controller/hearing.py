@@ -45,7 +45,7 @@ def answered_of(event: OutcomeSeen, template: Template) -> StageAnswered:
 
 
 def shown_of(event: ChoiceSeen) -> ChoiceShown:
-    return ChoiceShown(event.demand_id, event.identity, event.selection, event.closed)
+    return ChoiceShown(event.demand_id, event.identity, event.selection, event.closed, event.spoken)
 
 
 def _has(template: Template, stage: str) -> bool:

@@ -72,6 +72,7 @@ def routed(
     then: tuple[str, ...] = ("work", "finish"),
     speculable: Speculable = Speculable.YES,
     several: bool = False,
+    unused: bool = False,
     expires_s: float = 60.0,
 ) -> Template:
     """A model writes which way to go; then ``work`` and ``finish`` run."""
@@ -82,7 +83,7 @@ def routed(
         window=Window.DECODE,
         branching=branching,
         opens=opens,
-        candidates=Candidates((PredictorUse("history"),)),
+        candidates=Candidates((PredictorUse("history"),), unused=unused),
         then=then,
         several=several,
         expires_s=expires_s,
@@ -180,11 +181,12 @@ class Scene:
         demand: str,
         *chosen: str,
         closed: bool = False,
+        spoken: bool = False,
         point: str = "way",
         identity: Identity = WORKFLOW,
     ) -> list[Effect]:
         told = Selection(point, chosen)
-        return self.do(ChoiceShown(DemandId(demand.encode()), identity, told, closed))
+        return self.do(ChoiceShown(DemandId(demand.encode()), identity, told, closed, spoken))
 
     def propose(self, branch: Branch, *ranked: str) -> list[Effect]:
         answer = PredictorAnswer("history", "ranked", 2.0, ranked)

@@ -10,7 +10,7 @@ from dynbranch.controller.core.branches.lifecycle import BranchState
 from dynbranch.controller.core.branches.messages import Ending, EngineGone, EngineSeen, Propose
 from dynbranch.controller.core.branches.priced import LoadPriced, class_of
 from dynbranch.controller.core.branches.records import Branch
-from dynbranch.controller.core.pricing.estimates import PricingClass
+from dynbranch.controller.core.pricing.estimates import SEEN, SPOKEN, PricingClass
 from dynbranch.controller.core.pricing.gate import Gate
 from dynbranch.domain.fills import SettlementKind
 from dynbranch.domain.reuse import Hit
@@ -143,6 +143,27 @@ def test_what_shows_in_the_decode_is_priced_as_nearly_certain() -> None:
     first = scene.branch.known("a")
     assert first is not None
     assert dict(seen.numbers)["probability"] > dict(first.numbers)["probability"]
+
+
+def test_what_is_spoken_of_is_priced_as_such_and_learned_from() -> None:
+    played = Played()
+    scene, known = played.scene, played.gate.estimates
+    scene.arrive("route", "r")
+    branch = scene.branch
+    key = class_of(branch.coordinate)
+    scene.propose(branch, "a", "b", "c", "d")
+    assert not branch.candidates[3].admitted
+    scene.choice("r", "d", spoken=True)
+    scene.choice("r", "e", spoken=True)
+    spoken = branch.known("d")
+    assert spoken is not None and spoken.admitted, "a refused guess is offered again, beside the others"
+    numbers = dict(spoken.numbers)
+    assert numbers["probability"] == pytest.approx(known.selection(key, SPOKEN) * 0.8)
+    assert known.selection(key, SPOKEN) < known.selection(key, SEEN)
+    scene.choice("r", "e")
+    scene.answer("r", chosen=["e"])
+    assert (known.ranks[key, SPOKEN].yes, known.ranks[key, SPOKEN].no) == (1, pytest.approx(1, abs=0.01))
+    assert known.ranks[key, SEEN].yes == 1
 
 
 def test_a_busy_engine_refuses_what_a_free_one_takes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from dynbranch.controller.core.branches.admission import Off
 from dynbranch.controller.core.branches.instances import Bounds
 from dynbranch.controller.core.branches.lifecycle import BranchState, FillState
 from dynbranch.controller.core.branches.messages import (
@@ -34,8 +35,8 @@ from unit.controller.branches.scenes import WORKFLOW, Scene, of, picked, prepare
 OTHER = replace(WORKFLOW, workflow_id="w2")
 
 
-def opened(scene: Scene, *ranked: str) -> Branch:
-    scene.arrive("route", "r1")
+def opened(scene: Scene, *ranked: str, demand: str = "r1") -> Branch:
+    scene.arrive("route", demand)
     branch = scene.branch
     scene.propose(branch, *ranked)
     return branch
@@ -226,6 +227,44 @@ def test_a_closed_choice_that_nobody_guessed_is_filled_and_survives() -> None:
     branch = opened(scene, "a")
     out = scene.choice("r1", "z", closed=True)
     assert started(out) == ["work:z"] and branch.fills["a"].lost and not branch.fills["z"].lost
+
+
+@pytest.mark.promise("C2.stream_first")
+def test_a_name_that_is_spoken_of_gets_a_fill_and_resolves_nothing() -> None:
+    scene = Scene()
+    branch = opened(scene, "a", "b", "c", "d")
+    out = scene.choice("r1", "d", spoken=True)
+    assert started(out) == ["work:d"] and of(Told, out)[0].mark is Mark.SPOKEN
+    record = branch.known("d")
+    assert record is not None and record.spoken and not record.seen
+    assert record.reason == "spoken of: always" and record.predicted
+    assert scene.choice("r1", "d", spoken=True) == [], "once"
+    assert started(scene.choice("r1", "a", spoken=True)) == [], "it runs already"
+    # Not even one that calls itself closed.
+    scene.choice("r1", "e", spoken=True, closed=True)
+    assert branch.unresolved and not any(fill.lost for fill in branch.fills.values())
+    assert started(scene.choice("r1", "f", spoken=True)) == [], "no more of one branch"
+    assert branch.known("f") is None
+    assert started(scene.choice("r1", "f")) == ["work:f"], "what is chosen is another matter"
+    scene.answer("r1", chosen=["d"])
+    assert branch.selections == ("d",) and not branch.fills["d"].lost and branch.fills["a"].lost
+
+
+def test_what_was_chosen_before_is_not_spoken_of_as_a_choice() -> None:
+    scene = Scene(routed(unused=True))
+    opened(scene, "a")
+    scene.answer("r1", chosen=["a"])
+    branch = opened(scene, "b", demand="r2")
+    assert scene.choice("r2", "a", spoken=True) == []
+    assert started(scene.choice("r2", "c", spoken=True)) == ["work:c"] and branch.known("a") is None
+
+
+def test_nothing_is_spoken_of_at_a_branch_that_does_not_open() -> None:
+    scene = Scene(admission=Off())
+    scene.arrive("route", "r1")
+    assert scene.choice("r1", "a", spoken=True) == []
+    scene.answer("r1", chosen=["a"])
+    assert scene.choice("r1", "a", spoken=True) == [], "nor at one that is over"
 
 
 @pytest.mark.promise("C2.chain")

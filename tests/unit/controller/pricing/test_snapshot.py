@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from dynbranch.controller.core.pricing.estimates import SEEN, SPOKEN
 from dynbranch.controller.core.pricing.gate import Gate
 from dynbranch.controller.core.pricing.snapshot import BadSnapshot, snapshot_of, take_up
 from dynbranch.domain.ids import BranchId, Instant, TrialId
@@ -46,6 +47,18 @@ def test_what_an_older_version_did_not_write_begins_anew() -> None:
     gate = Gate()
     take_up(gate, snapshot)
     assert gate.estimates.left_ms(KEY, 0.0) is None and gate.classes.get(KEY).n == 60
+
+
+def test_what_is_spoken_of_is_kept_and_older_snapshots_know_nothing_of_it() -> None:
+    before, after, older = learned(), Gate(), Gate()
+    before.select(KEY, [(SPOKEN, True), (SPOKEN, True), (SEEN, True)])
+    snapshot = snapshot_of(before)
+    take_up(after, snapshot)
+    assert after.estimates.selection(KEY, SPOKEN) == before.estimates.selection(KEY, SPOKEN)
+    ranks = [row for row in snapshot["ranks"] if row[1] != SPOKEN]
+    take_up(older, {**snapshot, "version": 2, "ranks": ranks})
+    assert older.estimates.selection(KEY, SPOKEN) < after.estimates.selection(KEY, SPOKEN)
+    assert older.estimates.selection(KEY, SEEN) == after.estimates.selection(KEY, SEEN)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Offered:
     """One candidate. ``rank`` counts from 0; ``chain`` are the stages that would run. ``seen``: the choice
-    shows in the decode already, so it is no guess any more. ``only_tools``: no stage needs a model."""
+    shows in the decode already, so it is no guess any more. ``spoken``: the decode speaks of it, which is
+    less. ``only_tools``: no stage needs a model."""
 
     selection: str
     rank: int
@@ -59,6 +60,12 @@ class Offered:
     chain: tuple[str, ...]
     seen: bool = False
     only_tools: bool = False
+    spoken: bool = False
+
+    @property
+    def guessed(self) -> bool:
+        """Nothing in the decode tells of it: it counts among the first ``width``."""
+        return not (self.seen or self.spoken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,7 @@ class Off(Unlearning):
 
 @dataclass(frozen=True, slots=True)
 class Always(Unlearning):
-    """The first ``width`` candidates, whatever the load; a choice that shows already comes on top."""
+    """The first ``width`` candidates, whatever the load; what the decode tells of comes on top."""
 
     width: int
 
@@ -133,11 +140,11 @@ class Always(Unlearning):
         verdicts = []
         taken = asked.admitted
         for one in offered:
-            if not one.seen and taken >= self.width:
+            if one.guessed and taken >= self.width:
                 reason = f"beyond the first {self.width}"
                 verdicts.append(Verdict(one.selection, False, reason, (("rank", one.rank + 1),)))
                 continue
-            taken += not one.seen
+            taken += one.guessed
             verdicts.append(Verdict(one.selection, True, "always", (("rank", one.rank + 1),)))
         return tuple(verdicts)
 
@@ -161,11 +168,11 @@ class Static(Unlearning):
         for one in offered:
             numbers = (("rank", float(one.rank + 1)), *_seen(free, load.waiting))
             reason = self._against(free, load.waiting)
-            if not one.seen and taken >= self.width:
+            if one.guessed and taken >= self.width:
                 reason = f"beyond the first {self.width}"
             if not reason:
                 free -= 1
-                taken += not one.seen
+                taken += one.guessed
             verdicts.append(Verdict(one.selection, not reason, reason or "free enough", numbers))
         return tuple(verdicts)
 

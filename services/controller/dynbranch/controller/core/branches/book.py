@@ -242,8 +242,9 @@ class BranchBook:
             return
         branch = self._branch_of(occurrence)
         if branch is not None and not selection.ambiguous:
-            self.branches.see(branch, selection.chosen, now, out)
-        if event.closed:
+            show = self.branches.hear_of if event.spoken else self.branches.see
+            show(branch, selection.chosen, now, out)
+        if event.closed and not event.spoken:
             number = workflow.arrivals[event.demand_id].number
             self._decide(workflow, occurrence, number, selection, "stream", now, out)
 

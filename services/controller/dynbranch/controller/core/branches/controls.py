@@ -147,7 +147,7 @@ class DryRun:
         return self._inner.open(asked, load)
 
     def admit(self, asked: Asked, offered: Sequence[Offered], load: LoadView) -> tuple[Verdict, ...]:
-        guesses = sum(not one.offered.seen for one in self._imagined.get(asked.trial_id, ()))
+        guesses = sum(one.offered.guessed for one in self._imagined.get(asked.trial_id, ()))
         verdicts = self._inner.admit(replace(asked, admitted=guesses), offered, load)
         by_selection = {one.selection: one for one in offered}
         told = []

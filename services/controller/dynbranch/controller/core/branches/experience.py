@@ -69,10 +69,11 @@ class SetupSpent:
 @dataclass(frozen=True, slots=True)
 class SelectionTold:
     """Of every predicted candidate its rank, None for what showed in the decode, and whether it was
-    selected."""
+    selected. ``spoken``: the same of every one that the decode spoke of."""
 
     coordinate: Coordinate
     chosen_by_rank: tuple[tuple[int | None, bool], ...]
+    spoken: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from dynbranch.controller.core.branches.admission import Admission, Asked, Offered, Verdict
 from dynbranch.controller.core.branches.experience import BranchOver, SelectionTold, SetupSpent
@@ -35,6 +36,19 @@ from dynbranch.domain.template import Branching, DecisionPoint, Speculable, Stag
 
 RECORDED = frozenset({"hit", "promoted"})
 """Outcomes of a decision that stood already: nobody waited for it."""
+
+
+MOST_SPOKEN = 3
+"""Names that a branch hears of while its decode speaks: each may be a fill beside its guesses, and gateways
+tell no more of one answer."""
+
+
+class Evidence(Enum):
+    """What an offer rests on beside its rank. The values begin its reason."""
+
+    NONE = ""
+    SPOKEN = "spoken of: "
+    SEEN = "seen: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +185,7 @@ class OpenBranches:
         out.append(Told(branch.branch_id, Mark.PROPOSED, facts))
         if branch.state is BranchState.OPENING:
             branch.move(BranchMove.PROPOSE)
-            self._admit(branch, fresh, now, out, seen=False)
+            self._admit(branch, fresh, now, out, Evidence.NONE)
             return
         for record in branch.candidates:
             record.reason = record.reason or "the branch had resolved already"
@@ -184,32 +198,62 @@ class OpenBranches:
             return
         fresh = []
         for selection in dict.fromkeys(chosen):
-            record = branch.known(selection)
-            if record is None:
-                record = CandidateRecord(selection, len(branch.candidates), predicted=False)
-                branch.candidates.append(record)
+            record = _known(branch, selection)
             if not record.seen:
                 record.seen = True
                 if selection not in branch.fills:
                     fresh.append(selection)
         if fresh:
             out.append(Told(branch.branch_id, Mark.SEEN, (("selections", ", ".join(fresh)),)))
-            self._admit(branch, fresh, now, out, seen=True)
+            self._admit(branch, fresh, now, out, Evidence.SEEN)
+
+    def hear_of(self, branch: Branch, names: Sequence[str], now: Instant, out: list[Effect]) -> None:
+        """The decode speaks of these, and has not chosen: each is priced once more, as one that is spoken
+        of. What was refused as a guess may run then."""
+        if not branch.decision.opens or not branch.unresolved:
+            return
+        used = _used(branch) if branch.point.candidates.unused else frozenset()
+        spoken = sum(record.spoken for record in branch.candidates)
+        fresh = []
+        for selection in dict.fromkeys(names):
+            record = branch.known(selection)
+            if spoken >= MOST_SPOKEN or selection in used or (record and (record.seen or record.spoken)):
+                continue
+            spoken += 1
+            _known(branch, selection).spoken = True
+            if selection not in branch.fills:
+                fresh.append(selection)
+        if fresh:
+            out.append(Told(branch.branch_id, Mark.SPOKEN, (("selections", ", ".join(fresh)),)))
+            self._admit(branch, fresh, now, out, Evidence.SPOKEN)
 
     def _admit(
-        self, branch: Branch, selections: Iterable[str], now: Instant, out: list[Effect], *, seen: bool
+        self,
+        branch: Branch,
+        selections: Iterable[str],
+        now: Instant,
+        out: list[Effect],
+        evidence: Evidence,
     ) -> None:
         chain = chain_of(branch)
         only_tools = all(branch.template.stage(name).kind is StageKind.TOOL for name in chain)
         offered = [
-            Offered(selection, record.rank, fill_id_of(branch.branch_id, selection), chain, seen, only_tools)
+            Offered(
+                selection,
+                record.rank,
+                fill_id_of(branch.branch_id, selection),
+                chain,
+                seen=evidence is Evidence.SEEN,
+                only_tools=only_tools,
+                spoken=evidence is Evidence.SPOKEN,
+            )
             for selection in selections
             if (record := branch.known(selection)) is not None
         ]
         if not chain:
             verdicts = tuple(Verdict(one.selection, False, "not speculable") for one in offered)
         else:
-            unseen = sum(not self._was_seen(branch, selection) for selection in branch.fills)
+            guesses = sum(_was_guessed(branch, selection) for selection in branch.fills)
             asked = Asked(
                 branch.branch_id,
                 branch.trial_id,
@@ -218,22 +262,25 @@ class OpenBranches:
                 branch.point.branching,
                 branch.opened,
                 now,
-                admitted=unseen,
+                admitted=guesses,
             )
             verdicts = self._admission.admit(asked, offered, self._filling.load())
         for verdict in verdicts:
-            self._price(branch, verdict, chain, out)
+            self._price(branch, verdict, chain, evidence, out)
 
-    @staticmethod
-    def _was_seen(branch: Branch, selection: str) -> bool:
-        record = branch.known(selection)
-        return record is not None and record.seen and record.reason.startswith("seen")
-
-    def _price(self, branch: Branch, verdict: Verdict, chain: tuple[str, ...], out: list[Effect]) -> None:
+    def _price(
+        self,
+        branch: Branch,
+        verdict: Verdict,
+        chain: tuple[str, ...],
+        evidence: Evidence,
+        out: list[Effect],
+    ) -> None:
         record = branch.known(verdict.selection)
         assert record is not None, "a verdict of no candidate"
         record.admitted, record.numbers = verdict.admitted, verdict.numbers
-        record.reason = f"seen: {verdict.reason}" if record.seen else verdict.reason
+        record.reason = evidence.value + verdict.reason
+        record.guessed = evidence is Evidence.NONE
         facts: tuple[Fact, ...] = (
             ("selection", verdict.selection),
             ("admitted", verdict.admitted),
@@ -275,7 +322,8 @@ class OpenBranches:
                 record.selected = record.selection in branch.selections
                 ranks += [(record.rank, record.selected)] * record.predicted
                 ranks += [(None, record.selected)] * record.seen
-            self._admission.hear(SelectionTold(branch.coordinate, tuple(ranks)), now)
+            spoken = tuple(record.selected or False for record in branch.candidates if record.spoken)
+            self._admission.hear(SelectionTold(branch.coordinate, tuple(ranks), spoken), now)
             out.append(Learn(branch.branch_id, branch.selections))
         else:
             out.append(Unlearn(branch.branch_id))
@@ -318,10 +366,14 @@ class OpenBranches:
     def settle_if_over(self, branch: Branch, now: Instant, out: list[Effect]) -> None:
         if branch.unresolved or branch.state is BranchState.SETTLED:
             return
+        over = True
         for fill in branch.fills.values():
-            self._filling.tell_end(fill, out)
-            self._learn(branch, fill, now)
-        if not all(fill.is_over for fill in branch.fills.values()):
+            if fill.is_over:
+                self._filling.tell_end(fill, out)
+                self._learn(branch, fill, now)
+            else:
+                over = False
+        if not over:
             return
         branch.move(BranchMove.SETTLE)
         branch.settled = now
@@ -384,6 +436,26 @@ class OpenBranches:
         for branch in self._settled.values():
             assert branch.state is BranchState.SETTLED
             assert all(fill.is_over for fill in branch.fills.values())
+
+
+def _known(branch: Branch, selection: str) -> CandidateRecord:
+    """What the decode tells of is a candidate from now on."""
+    record = branch.known(selection)
+    if record is None:
+        record = CandidateRecord(selection, len(branch.candidates), predicted=False)
+        branch.candidates.append(record)
+    return record
+
+
+def _was_guessed(branch: Branch, selection: str) -> bool:
+    record = branch.known(selection)
+    return record is None or record.guessed
+
+
+def _used(branch: Branch) -> frozenset[str]:
+    """What this workflow has selected here before."""
+    made = branch.context.selections.get(branch.point.name, ())
+    return frozenset(name for selection in made for name in selection)
 
 
 def _losers(branch: Branch, chosen: tuple[str, ...]) -> list[Fill]:

@@ -95,12 +95,14 @@ class StageAnswered:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceShown:
-    """A choice shows in a decode that goes on. ``closed``: nothing that follows can change it."""
+    """A choice shows in a decode that goes on. ``closed``: nothing that follows can change it. ``spoken``:
+    the decode only speaks of it, and may choose another."""
 
     demand_id: DemandId
     identity: Identity
     selection: Selection
     closed: bool
+    spoken: bool = False
 
 
 # Events from the controller's own work
@@ -331,6 +333,7 @@ class Mark(Enum):
     PROPOSED = "proposed"
     PRICED = "priced"
     SEEN = "seen"
+    SPOKEN = "spoken of"
     RESOLVED = "resolved"
     AMBIGUOUS = "ambiguous"
     EXPIRED = "expired"

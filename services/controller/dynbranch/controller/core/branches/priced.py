@@ -29,7 +29,7 @@ from dynbranch.controller.core.branches.experience import (
     TimeWent,
 )
 from dynbranch.controller.core.predictors.port import Coordinate
-from dynbranch.controller.core.pricing.estimates import SEEN
+from dynbranch.controller.core.pricing.estimates import SEEN, SPOKEN
 from dynbranch.controller.core.pricing.gate import FillEnd, Gate, Offer, Opening
 from dynbranch.controller.core.pricing.load import Reading
 from dynbranch.controller.core.pricing.ordering import Priced
@@ -67,7 +67,7 @@ class LoadPriced:
         offers = [
             Offer(
                 one.selection,
-                SEEN if one.seen else one.rank,
+                SEEN if one.seen else SPOKEN if one.spoken else one.rank,
                 one.fill_id,
                 asked.coordinate.workflow_type_id,
                 one.chain,
@@ -112,8 +112,9 @@ class LoadPriced:
         match news:
             case SetupSpent(trial_id, spent_ms):
                 self.gate.charge_setup(trial_id, _sane(spent_ms))
-            case SelectionTold(coordinate, chosen_by_rank):
+            case SelectionTold(coordinate, chosen_by_rank, spoken):
                 pairs = [(SEEN if rank is None else rank, chosen) for rank, chosen in chosen_by_rank]
+                pairs += [(SPOKEN, chosen) for chosen in spoken]
                 self.gate.select(class_of(coordinate), pairs)
             case BranchOver(trial_id, _, window_ms, recorded):
                 if recorded:

@@ -78,7 +78,10 @@ class Fill:
 
     @property
     def is_over(self) -> bool:
-        return all(stage.is_over for stage in self.stages)
+        for stage in self.stages:  # noqa: SIM110 -- asked at every turn of a branch
+            if stage.active or stage.state not in FILL_ENDS:
+                return False
+        return True
 
     @property
     def consumed(self) -> bool:
@@ -122,11 +125,13 @@ class Fill:
 @dataclass(slots=True)
 class CandidateRecord:
     """``selected`` is None until the branch has resolved. ``predicted``: it was in the ranking, not only
-    seen in the decode."""
+    seen or ``spoken`` of in the decode. ``guessed``: if it was admitted, then as a guess."""
 
     selection: str
     rank: int
     seen: bool = False
+    spoken: bool = False
+    guessed: bool = True
     predicted: bool = True
     admitted: bool = False
     reason: str = ""

@@ -92,6 +92,7 @@ def _candidate(one: CandidateRecord) -> dict[str, Any]:
         "admitted": one.admitted,
         "reason": one.reason,
         "seen_in_decode": one.seen,
+        "spoken_of": one.spoken,
         "selected": one.selected,
         **_told([(name, value) for name, value in one.numbers if name != "rank"]),
     }

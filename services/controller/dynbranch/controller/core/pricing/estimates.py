@@ -24,6 +24,11 @@ RANKS = 8
 SEEN = -1
 """In place of a rank: what shows in the decode already."""
 
+SPOKEN = -2
+"""The same for what the decode only speaks of."""
+
+CLASSES = RANKS + 2
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -95,16 +100,22 @@ class Estimates:
     # -- asking --------------------------------------------------------------------------------------------
 
     def selection(self, key: ClassKey, rank: int) -> float:
-        """The optimistic probability that this rank, or what was seen, is selected."""
+        """The optimistic probability that this rank, or what was seen or spoken of, is selected."""
         c = self._constants
         rank = min(rank, RANKS - 1)
         rate = self.ranks.get((key, rank)) or Rate()
         if rate.upper < 0.0:
-            prior = c.seen_rate if rank == SEEN else c.first_rank * 0.5**rank
+            prior = self._prior(rank)
             a = rate.yes + c.prior_weight * prior
             b = rate.no + c.prior_weight * (1 - prior)
             rate.upper = beta_quantile(a, b, c.quantile)
         return rate.upper
+
+    def _prior(self, rank: int) -> float:
+        c = self._constants
+        if rank == SEEN:
+            return c.seen_rate
+        return c.spoken_rate if rank == SPOKEN else c.first_rank * 0.5**rank
 
     def use(self, kind: PricingClass) -> float:
         """The posterior mean of timely use given selected."""
@@ -162,7 +173,7 @@ class Estimates:
     def selected(self, key: ClassKey, rank: int, chosen: bool) -> None:
         if rank >= RANKS:
             return
-        self._count(self._row(self.ranks, (key, rank), Rate(), RANKS + 1), chosen)
+        self._count(self._row(self.ranks, (key, rank), Rate(), CLASSES), chosen)
 
     def used(self, kind: PricingClass, in_time: bool) -> None:
         self._count(self._known(kind).use, in_time)
@@ -208,7 +219,7 @@ class Estimates:
 
     def validate_state(self) -> None:
         most = self._constants.most_classes
-        assert len(self.ranks) <= most * (RANKS + 1) and len(self.classes) <= most * 2
+        assert len(self.ranks) <= most * CLASSES and len(self.classes) <= most * 2
         assert len(self.stages) <= most * 4 and len(self.windows) <= most
         numbers = [rate.yes + rate.no for rate in self.ranks.values()]
         numbers += [known.gain.total + known.stay.total for known in self.classes.values()]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dynbranch.controller.core.pricing.audits import FILLING, OPENING, is_audited
 from dynbranch.controller.core.pricing.constants import Constants
-from dynbranch.controller.core.pricing.estimates import SEEN, Estimates, PricingClass
+from dynbranch.controller.core.pricing.estimates import Estimates, PricingClass
 from dynbranch.controller.core.pricing.fixed_threshold import order_fixed
 from dynbranch.controller.core.pricing.load import Envelope, Reading, View, view_of
 from dynbranch.controller.core.pricing.ordering import (
@@ -47,7 +47,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One candidate. ``rank`` counts from 0, or is SEEN. ``engines`` may run its stages."""
+    """One candidate. ``rank`` counts from 0, or is SEEN or SPOKEN. ``engines`` may run its stages."""
 
     selection: str
     rank: int
@@ -55,6 +55,10 @@ class Offer:
     workflow_type_id: str
     stages: tuple[str, ...]
     engines: tuple[str, ...]
+
+    @property
+    def guessed(self) -> bool:
+        return self.rank >= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +176,10 @@ class Gate:
         now: Instant,
     ) -> tuple[Priced, ...]:
         """One answer per offer, the admitted first, in the order in which they start; what is admitted is
-        recorded. At most ``room`` that were not seen."""
+        recorded. At most ``room`` guesses."""
         known = {offer.selection: offer for offer in offers}
         candidates, views = self.weigh(key, tuple(known.values()), readings, elapsed_ms=elapsed_ms, now=now)
-        guesses = any(offer.rank != SEEN for offer in offers)
+        guesses = any(offer.guessed for offer in offers)
         audit = guesses and is_audited(self._seed, branch_id, FILLING, self.constants.audit_fill)
         if self._fixed_threshold is not None:
             decided = order_fixed(candidates, views, self.curves, self._fixed_threshold)
@@ -238,7 +242,7 @@ class Gate:
         self.trials.charge_setup(trial_id, spent_ms)
 
     def select(self, key: ClassKey, chosen_by_rank: Sequence[tuple[int, bool]]) -> None:
-        """Of every predicted candidate, and of what was seen; once per branch."""
+        """Of every predicted candidate, and of what was seen or spoken of; once per branch."""
         for rank, chosen in chosen_by_rank:
             self.estimates.selected(key, rank, chosen)
 
@@ -295,10 +299,10 @@ class Gate:
 
 
 def _within(decided: Sequence[Priced], known: Mapping[str, Offer], room: int) -> tuple[Priced, ...]:
-    """As many as there is room for; what was seen comes on top."""
+    """As many guesses as there is room for; what the decode tells of comes on top."""
     kept, refused = [], []
     for priced in decided:
-        guess = priced.admitted and known[priced.selection].rank != SEEN
+        guess = priced.admitted and known[priced.selection].guessed
         if guess and room <= 0:
             refused.append(priced.refused("no more fills for one branch"))
             continue

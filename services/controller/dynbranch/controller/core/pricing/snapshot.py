@@ -14,8 +14,9 @@ from dynbranch.controller.core.pricing.estimates import Known, KnownStage, Mean,
 from dynbranch.controller.core.pricing.gate import Gate
 from dynbranch.controller.core.pricing.returns import DIMENSION, ClassModel
 
-VERSION = 2
-"""1 had nothing beside what the gates learned; now what tenants have used is written with it."""
+VERSION = 3
+"""1 had nothing beside what the gates learned; from 2 on what tenants have used is written with it; in 3 a
+rank may be that of what a decode speaks of."""
 
 
 class BadSnapshot(ValueError):
