@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any, Final
 
 from dynbranch.bench.harness_programs import (
@@ -54,18 +56,40 @@ def measure(tell: Tell) -> Measured:
     programs = [program for program in WHOLE if not program.missing(home)]
     if home is None or not programs:
         raise BenchFailed("there are no harnesses here: make test-harnesses installs them (npm, 1 GB)")
-    work = [(program, task) for program in programs for task in TASKS if program.name in task.programs]
-    seen: list[Did] = []
     with TemporaryDirectory(prefix="dynbranch-harnesses-") as name:
         folder = Path(name)
         tell("starting an engine and the stack", 0, 0)
         with harness_stack(folder) as stack:
-            for number, (program, task) in enumerate(work):
-                tell(f"{program.name}: {task.name}", number, len(work))
-                seen.append(did(stack, program, task, home, folder / program.name))
+            seen = all_did(stack, programs, home, folder, tell)
     failures = tuple(f"{one.program}, {one.task}: {one.trouble}" for one in seen if one.trouble)
     raw = {"versions": versions(home, programs), "tasks": [asdict(one) for one in seen]}
     return Measured(figures(seen), raw, failures, table=_table(seen), table_title="Tasks")
+
+
+def all_did(
+    stack: HarnessStack, programs: Sequence[Program], home: Path, folder: Path, tell: Tell
+) -> list[Did]:
+    """Every task of every program, in the order of both. Programs work beside one another: what is counted of
+    them is told apart by their protocols, and two of one protocol take turns."""
+    work = {program: [task for task in TASKS if program.name in task.programs] for program in programs}
+    turns: dict[str, list[Program]] = {}
+    for program in programs:
+        turns.setdefault(program.protocol, []).append(program)
+    count, told = sum(map(len, work.values())), Lock()
+    seen: dict[tuple[str, str], Did] = {}
+
+    def one_after_another(mine: Sequence[Program]) -> None:
+        for program in mine:
+            for task in work[program]:
+                one = did(stack, program, task, home, folder / program.name)
+                with told:
+                    seen[program.name, task.name] = one
+                    tell(f"{program.name}: {task.name}", len(seen), count)
+
+    with ThreadPoolExecutor(len(turns), thread_name_prefix="harness") as pool:
+        for ended in [pool.submit(one_after_another, mine) for mine in turns.values()]:
+            ended.result()
+    return [seen[program.name, task.name] for program in programs for task in work[program]]
 
 
 def did(stack: HarnessStack, program: Program, task: Task, home: Path, folder: Path) -> Did:
@@ -75,7 +99,7 @@ def did(stack: HarnessStack, program: Program, task: Task, home: Path, folder: P
         first = done(task, program, home, folder, stack.gateway)
         calls, hits = stack.answered(program.protocol), stack.answered(program.protocol, "hit")
         again = done(task, program, home, folder, stack.gateway)
-    except ProgramFailed as failure:
+    except (ProgramFailed, OSError) as failure:
         return Did(program.name, task.name, task.apart, False, False, False, 0, 0, str(failure))
     calls, hits = stack.answered(program.protocol) - calls, stack.answered(program.protocol, "hit") - hits
     trouble = _difference(wanted(task), alone) or _difference(alone, first) or _difference(alone, again)
