@@ -337,3 +337,14 @@ async def test_the_floor_follows_writes_too(disk: Disk, clock: ManualClock) -> N
             await asyncio.sleep(0)
         assert len(kept) <= once + 1, "and not when nothing happens"
     assert sum(1 for _ in disk.scan(b"W")) <= 3, "version rows are bounded under writes alone"
+
+
+async def test_leases_that_nobody_renews_go_without_being_asked_for(shell: Shell, clock: ManualClock) -> None:
+    assert isinstance(await demand(shell, "a"), Miss)
+    assert shell.stats_now().leases == 1
+    clock.advance(11.0)
+    async with Tasks() as tasks:
+        shell.start(tasks)
+        while shell.stats_now().leases:
+            clock.advance(0.5)
+            await asyncio.sleep(0)
