@@ -47,7 +47,7 @@ def show_explanation(file: Path, protocol: str, gateway: str | None, *, as_json:
         raise CliFailure(f"{file} can not be read: {error.strerror}") from None
     path = f"/dynbranch/v1/explain{PATHS[protocol or protocol_of(body)]}"
     answer = ask(find(gateway).gateway, path, body)
-    _print(answer, as_json, _explanation_tables)
+    _print(answer, as_json, explanation_tables)
 
 
 def protocol_of(body: bytes) -> str:
@@ -163,7 +163,7 @@ def _entry_tables(answer: Mapping[str, Any]) -> list[Table]:
     ]
 
 
-def _explanation_tables(answer: Mapping[str, Any]) -> list[Table]:
+def explanation_tables(answer: Mapping[str, Any]) -> list[Table]:
     shown = ("name", "protocol", "outcome", "why", "model", "level", "sharing")
     summary = {key: answer[key] for key in shown if answer.get(key) is not None}
     fields = Table("field", "class", title="fields", title_justify="left")
