@@ -126,7 +126,7 @@ bench: $(STAMP) ## every benchmark into bench/results, about two hours; BENCH="c
 	  $(BIN)/dynbranch bench $$name --json bench/results/$$name.json || failed="$$failed $$name"; done; \
 	  test -z "$$failed" || { echo "These did not hold or did not run:$$failed"; exit 1; }
 
-explore: $(STAMP) ## every interleaving of larger branches, minutes to hours; EXPLORE=quick takes a minute
+explore: $(STAMP) ## every interleaving of larger branches, minutes to hours; EXPLORE=quick or three take a minute
 	$(BIN)/python -m dynbranch.sim.branches_exhaustive --size $(or $(EXPLORE),large)
 
 FUZZ_S ?= 120

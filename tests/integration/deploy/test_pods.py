@@ -33,6 +33,7 @@ def here(service: str, environment: Environment, folder: Path) -> dict[str, str]
         f"{prefix}LISTEN": "127.0.0.1:0",
         f"{prefix}DATA_DIR": str(folder / "store"),
         f"{prefix}TEMPLATES": str(folder),
+        f"{prefix}LEARNED": str(folder / "learned.json"),
         f"{prefix}ENGINE_URL": f"http://{NOBODY}",
         "DYNBRANCH_METRICS_PORT": "0",
         **dict.fromkeys(peers, NOBODY),
@@ -94,6 +95,8 @@ async def test_a_service_without_peers_is_ready(service: str, tmp_path: Path) ->
     async with started(service, here(service, environment, tmp_path), tmp_path) as address:
         for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
             assert await answer_of(container[kind], address) == SERVING
+    kept = {"controller": "learned.json", "csl": "store"}[service]
+    assert (tmp_path / kept).exists(), "what is to outlive the pod is on its volume"
 
 
 @pytest.mark.parametrize("kustomization", ["base", "overlays/existing-vllm"])
