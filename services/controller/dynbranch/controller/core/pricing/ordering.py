@@ -69,7 +69,8 @@ def threshold(gain_ms: float, cost_ms: float) -> float:
 
 def is_feasible(view: View, footprint: Footprint) -> bool:
     """The hard limits: the count of fills, and the KV reservation as a whole."""
-    return view.fills + 1 <= view.fill_slots + _ROUNDING and view.o_kv + footprint.kv_share <= 1 + _ROUNDING
+    fills, most = view.o_fill * view.fill_slots, view.fill_slots + _ROUNDING
+    return fills + 1 <= most and view.o_kv + footprint.kv_share <= 1 + _ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +151,15 @@ def sequence_utility(decided: Sequence[Priced]) -> float:
 def _best_engine(one: Priceable, offers: Mapping[str, _Offer]) -> tuple[float, str]:
     """Where its utility is largest, the first of equals, and that utility; nowhere: 0 and no name."""
     best, worth = "", 0.0
+    footprint, probability = one.footprint, one.probability
+    expected_ms, wasted = probability * one.gain_ms, 1 - probability
+    slot_s, kv_share_s = footprint.slot_s, footprint.kv_share_s
     for engine in one.engines:
         offer = offers.get(engine)
-        if offer is None or not is_feasible(offer.view, one.footprint):
+        if offer is None or not is_feasible(offer.view, footprint):
             continue
-        found = _utility_at(one, offer)
+        # ``utility``, written out: before a large fleet nothing is asked more often.
+        found = expected_ms - wasted * (offer.prices.slot_ms * slot_s + offer.prices.kv_ms * kv_share_s)
         if not best or found > worth:
             best, worth = engine, found
     return worth, best
