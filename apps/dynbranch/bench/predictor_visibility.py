@@ -3,7 +3,8 @@
 Real decodes of the embedded model, greedy, through the whole stack: a router that writes a reason and a
 handler as JSON that the engine holds it to, and a thought with an action in free text. A choice is *named*
 where it first stands in the text, *told* from where the stream predictor has it on top until the end, and
-*certain* from where the selector sees it whole. Shares count streamed pieces, about a token each. Recorded
+*certain* from where the selector sees it whole. *Spoken* are the names that a gateway tells of it while it
+is written, each with the share at which it does. Shares count streamed pieces, about a token each. Recorded
 decodes of other models give where the choice begins, from their lengths.
 """
 
@@ -27,6 +28,9 @@ from dynbranch.demo.stack import Stack, StackOptions
 from dynbranch.demo.workloads import DECISION_TOKENS, decision_schema
 from dynbranch.domain.ids import Instant
 from dynbranch.domain.template import Origin, Output, Where
+from dynbranch.gateway.core.spoken import MenuSpoken, RequestSpoken, RequestTexts, Speech, SpokenNames
+from dynbranch.gateway.speaking import latest_texts
+from dynbranch.naming.document import parse_body
 from dynbranch.records.decisions import Decision, react, routing
 from dynbranch.records.loading import Records
 from dynbranch.rendering.outputs import GrowingOutput
@@ -60,13 +64,15 @@ _EXAMPLES = (
 @dataclass(frozen=True, slots=True)
 class Decode:
     """One real decode. ``pieces``: how many it was streamed in; ``named``: after which share of them its
-    choice stood in the text for the first time, if only in passing."""
+    choice stood in the text for the first time, if only in passing. ``spoken``: names as a gateway tells
+    them, each with the share, and whether it is the choice."""
 
     id: str
     pieces: int
     choice: str
     named: float
     seen: Visibility
+    spoken: tuple[tuple[float, bool], ...] = ()
 
 
 def visibility_figures(
@@ -77,6 +83,7 @@ def visibility_figures(
     if run_model:
         for name, decodes, asked in _decoded(records, tell):
             figures[f"visible_{name}_named_share"] = _median([one.named for one in decodes])
+            figures[f"visible_{name}_spoken_share"] = _median([_first_spoken(one) for one in decodes])
             figures[f"visible_{name}_told_share"] = _median([one.seen.told for one in decodes])
             figures[f"visible_{name}_certain_share"] = _median([one.seen.certain for one in decodes])
             raw[name] = {"asked": asked, "chose": len(decodes), "decodes": [asdict(one) for one in decodes]}
@@ -90,6 +97,10 @@ def visibility_figures(
 
 def _median(shares: Sequence[float]) -> Figure:
     return median(shares) if shares else Figure(1.0, 1.0, 1.0, 0)
+
+
+def _first_spoken(decode: Decode) -> float:
+    return next((share for share, is_choice in decode.spoken if is_choice), decode.seen.certain)
 
 
 def _quartiles(shares: Sequence[float]) -> list[float]:
@@ -118,8 +129,12 @@ def _decoded(records: Records, tell: Tell) -> Iterator[tuple[str, list[Decode], 
             for number, decision in enumerate(decisions):
                 tell(f"{name} decodes", number, len(decisions))
                 question = _with_candidates(decision.question)
-                items = list(_streamed(stack.url, ask(question, model)))
-                decode = watched(decision.record, question, items, selector)
+                # A router's set is closed; a thinker's is what stands in its request.
+                closed = decision.question.candidates is not None
+                body = ask(question, model)
+                items = list(_streamed(stack.url, body))
+                speech = _menu(question) if closed else _open_set(body)
+                decode = watched(decision.record, question, items, selector, SpokenNames(speech))
                 if decode is not None:
                     found.append(decode)
             yield name, found, len(decisions)
@@ -148,12 +163,24 @@ def _with_candidates(question: Question) -> Question:
     return Question(question.coordinate, tuple(map(Candidate, names)), question.texts)
 
 
-def watched(id: str, question: Question, items: Sequence[bytes], selector: Selector) -> Decode | None:
-    """What the stream predictor says after each piece; None where the decode holds no one choice."""
+def _menu(question: Question) -> Speech:
+    return MenuSpoken(candidate.selection for candidate in question.candidates or ())
+
+
+def _open_set(body: bytes) -> Speech:
+    return RequestSpoken(RequestTexts(latest_texts(parse_body(body).value)))
+
+
+def watched(
+    id: str, question: Question, items: Sequence[bytes], selector: Selector, names: SpokenNames
+) -> Decode | None:
+    """What the stream predictor and a gateway say after each piece; None where the decode holds no one
+    choice."""
     output, watch, predictor = GrowingOutput(), selector.watch(), Stream()
     tops: list[str | None] = []
     closed: list[bool] = []
     texts: list[str] = []
+    spoken: list[tuple[int, str]] = []
     text = ""
     for item in items:
         added = output.add(item)
@@ -162,6 +189,8 @@ def watched(id: str, question: Question, items: Sequence[bytes], selector: Selec
         text += added.text
         texts.append(text)
         visible = watch.feed(added)
+        begun = [name for one in visible if not one.closed for name in names.begun(one.value)]
+        spoken += [(len(texts), name) for name in (*begun, *names.feed(added.text))]
         asked = Question(question.coordinate, question.candidates, partial=text, visible=visible)
         ranking = predictor.propose(asked, _NOW)
         tops.append(ranking[0] if ranking else None)
@@ -172,7 +201,8 @@ def watched(id: str, question: Question, items: Sequence[bytes], selector: Selec
     (choice,) = selected
     named = next((place for place, so_far in enumerate(texts, 1) if choice in so_far), len(texts))
     seen = visibility(tuple(tops), tuple(closed), choice)
-    return Decode(id, len(tops), choice, named / len(texts), seen)
+    told = tuple((at / len(texts), name == choice) for at, name in spoken)
+    return Decode(id, len(tops), choice, named / len(texts), seen, told)
 
 
 def _router_body(question: Question, model: str) -> bytes:

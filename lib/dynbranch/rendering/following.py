@@ -112,8 +112,7 @@ class Follower:
 
     def offered(self, point: DecisionPoint, context: WorkflowContext, request: Json = None) -> Offered:
         """The candidates as far as they can be read. ``request``: the body that arrives now."""
-        locator = self._menus[point.name]
-        menu = None if locator is None else _texts_of(locator.in_context(context, request))
+        menu = self.menu(point, context, request)
         if menu is not None and point.candidates.unused:
             used = {s for selection in context.selections.get(point.name, ()) for s in selection}
             menu = tuple(item for item in menu if item not in used)
@@ -121,6 +120,13 @@ class Follower:
             text for at in self._texts[point.name] for text in _texts_of(at.in_context(context, request))
         )
         return Offered(menu, texts)
+
+    def menu(
+        self, point: DecisionPoint, context: WorkflowContext, request: Json = None
+    ) -> tuple[str, ...] | None:
+        """The closed set of candidates as far as it can be read; None where there is none."""
+        locator = self._menus[point.name]
+        return None if locator is None else _texts_of(locator.in_context(context, request))
 
     def _resolved_by(self, origin: Origin, stage: str) -> Iterator[DecisionPoint]:
         for point in self.template.decision_points:

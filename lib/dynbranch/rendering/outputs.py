@@ -38,10 +38,11 @@ class _GrowingCall:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What one item added: text, and pieces of calls as (place, name, arguments)."""
+    """What one item added: text, pieces of calls as (place, name, arguments), and what was thought before."""
 
     text: str = ""
     calls: tuple[tuple[int, str, str], ...] = ()
+    reasoning: str = ""
 
 
 @dataclass(slots=True)
@@ -68,7 +69,9 @@ class GrowingOutput:
             self._texts.append(text)
         calls = delta.get("tool_calls")
         pieces = tuple(self._grow(call) for call in calls if isinstance(call, dict)) if calls else ()
-        return Added(text if isinstance(text, str) else "", pieces)
+        return Added(
+            text if isinstance(text, str) else "", pieces, reasoning if isinstance(reasoning, str) else ""
+        )
 
     def output(self) -> Output:
         calls = tuple(ToolCall(c.name, c.arguments) for _, c in sorted(self._calls.items()))

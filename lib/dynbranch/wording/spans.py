@@ -60,6 +60,11 @@ class _Token:
         return self.text[0].isdigit() and len(self.text) <= 4
 
     @property
+    def belongs(self) -> bool:
+        """To a name, or to what may stand in one."""
+        return self.capitalised or self.short_number or self.text in _INSIDE or self.text in _BETWEEN
+
+    @property
     def ends_a_sentence(self) -> bool:
         return self.text.endswith(".") and len(self.text) > 3
 
@@ -78,9 +83,11 @@ def joined_so_far(text: str) -> int:
     tokens = [_Token(m.group(), m.start(), m.end()) for m in _TOKEN.finditer(text)]
     if not tokens:
         return 0
-    if not (tokens[-1].text[0].isalnum() or tokens[-1].text in _BETWEEN):
-        # A mark ends every run, and does not go on.
-        return tokens[-1].end
+    last = tokens[-1]
+    is_mark = not last.text[0].isalnum() and last.text not in _BETWEEN
+    if is_mark or (last.end < len(text) and (last.ends_a_sentence or not last.belongs)):
+        # It ends every run, and does not go on itself.
+        return last.end
     place = len(tokens) - 1
     while place and _may_join(text, tokens[place - 1], tokens[place]):
         place -= 1
@@ -88,8 +95,7 @@ def joined_so_far(text: str) -> int:
 
 
 def _may_join(text: str, one: _Token, other: _Token) -> bool:
-    belongs = one.capitalised or one.short_number or one.text in _INSIDE or one.text in _BETWEEN
-    return belongs and not one.ends_a_sentence and not text[one.end : other.begin].strip(" \n\t")
+    return one.belongs and not one.ends_a_sentence and not text[one.end : other.begin].strip(" \n\t")
 
 
 _Run = tuple[int, int]

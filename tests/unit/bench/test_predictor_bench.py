@@ -12,6 +12,7 @@ from dynbranch.bench.predictor_weights import fitted
 from dynbranch.controller.core.predictors.entities import FEATURES
 from dynbranch.controller.core.predictors.port import Question, Resolution, TextKind
 from dynbranch.domain.ids import Instant
+from dynbranch.gateway.core.spoken import MenuSpoken, RequestSpoken, RequestTexts, SpokenNames
 from dynbranch.records.decisions import (
     Decision,
     commands,
@@ -119,8 +120,11 @@ def _item(text: str) -> bytes:
 def test_a_routers_choice_is_told_before_it_is_whole() -> None:
     pieces = ('{"reason": "time is short",', ' "handler": "', "get_", "t", "ime", '"}')
     names = among("get_weather", "get_time", "book")
-    decode = watched("r", Question(HERE, names), [_item(p) for p in pieces], ROUTER)
+    menu = SpokenNames(MenuSpoken(name.selection for name in names or ()))
+    decode = watched("r", Question(HERE, names), [_item(p) for p in pieces], ROUTER, menu)
     assert decode is not None
+    # "get_" may be either yet, and with a "t" it is one.
+    assert decode.spoken == ((4 / 6, True),)
     assert decode.choice == "get_time"
     assert (decode.seen.told, decode.seen.certain) == (4 / 6, 1.0)
 
@@ -136,10 +140,13 @@ def test_a_thought_that_names_what_is_looked_up_tells_it() -> None:
         "\n",
     )
     names = among("North Dakota", "Mountrail County")
-    decode = watched("r", Question(HERE, names), [_item(p) for p in pieces], THINKER)
+    request = RequestTexts(["A seat in North Dakota", "Mountrail County is in North Dakota"])
+    of_request = SpokenNames(RequestSpoken(request))
+    decode = watched("r", Question(HERE, names), [_item(p) for p in pieces], THINKER, of_request)
     assert decode is not None
+    assert decode.spoken == ((3 / 7, True),)
     assert (decode.seen.told, decode.seen.certain) == (2 / 7, 1.0)
-    assert watched("r", Question(HERE, names), [_item("Thought: none")], THINKER) is None
+    assert watched("r", Question(HERE, names), [_item("Thought: none")], THINKER, of_request) is None
 
 
 def test_weights_are_fitted_to_what_tells_names_apart() -> None:

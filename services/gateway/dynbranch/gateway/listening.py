@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from dynbranch.domain.events import Selection
 from dynbranch.domain.template import Choice, Output, StageKind
+from dynbranch.gateway.core.spoken import SpokenNames
 from dynbranch.rendering.outputs import Added, GrowingOutput, tool_output
 from dynbranch.rendering.selectors import Selector, Watch
 
@@ -34,12 +35,79 @@ TellChoice = Callable[[Selection, bool, int], None]
 """A choice shows: whether nothing can change it any more, and after how many items."""
 
 
-class ChoiceWatch:
-    """Tells of every choice of one answer the moment that its text is complete, once."""
+MAX_UNHEARD = 2**15
+"""Characters of an answer that are kept until it is known what might be chosen."""
 
-    def __init__(self, selectors: Mapping[str, Selector], tell: TellChoice) -> None:
+BREAK = ".\n"
+"""Between what was thought and what is said no name goes on."""
+
+TellSpoken = Callable[[Selection, int], None]
+"""An answer speaks of what it might choose, after how many items."""
+
+
+class SpokenWatch:
+    """Tells of every name that one answer speaks of before it chooses, once."""
+
+    def __init__(self, tell: TellSpoken) -> None:
+        self._tell = tell
+        self._names: Mapping[str, SpokenNames] | None = None
+        self._unheard: list[str] = []
+        self._length = 0
+        self._thinks = False
+
+    def know(self, names: Mapping[str, SpokenNames]) -> None:
+        """What might be chosen, by decision point. May be told by another thread, and after the answer has
+        begun."""
+        self._names = names
+
+    def begin(self) -> None:
+        """Another answer comes in the place of this one."""
+        self._unheard, self._length, self._thinks = [], 0, False
+        for names in (self._names or {}).values():
+            names.begin()
+
+    def read(self, added: Added, items: int) -> None:
+        text = added.reasoning
+        if added.text:
+            text += BREAK + added.text if text or self._thinks else added.text
+            self._thinks = False
+        else:
+            self._thinks = self._thinks or bool(text)
+        names = self._names
+        if names is None:
+            self._length += len(text)
+            self._unheard = [*self._unheard, text] if self._length <= MAX_UNHEARD else []
+            return
+        if self._unheard:
+            text = "".join(self._unheard) + text
+            self._unheard = []
+        for point, one in names.items():
+            self._tell_all(point, one.feed(text), items)
+
+    def begun(self, point: str, beginning: str, items: int) -> None:
+        """A choice is being written."""
+        names = (self._names or {}).get(point)
+        if names is not None:
+            self._tell_all(point, names.begun(beginning), items)
+
+    def _tell_all(self, point: str, fresh: tuple[str, ...], items: int) -> None:
+        for name in fresh:
+            self._tell(Selection(point, (name,)), items)
+
+
+class ChoiceWatch:
+    """Tells of every choice of one answer the moment that its text is complete, once. ``begun`` is told of
+    the beginning of one that is not."""
+
+    def __init__(
+        self,
+        selectors: Mapping[str, Selector],
+        tell: TellChoice,
+        begun: Callable[[str, str, int], None] | None = None,
+    ) -> None:
         self._selectors = selectors
         self._tell = tell
+        self._begun = begun
         self._told: dict[str, set[str]] = {point: set() for point in selectors}
         self._closed: set[str] = set()
         self._watches: dict[str, Watch] = {}
@@ -60,6 +128,8 @@ class ChoiceWatch:
     def _look(self, point: str, choices: tuple[Choice, ...], items: int) -> None:
         told = self._told[point]
         for choice in choices:
+            if not choice.closed and self._begun is not None:
+                self._begun(point, choice.value, items)
             if not choice.closed or (choice.value in told and not choice.final):
                 continue
             told.add(choice.value)
@@ -72,11 +142,14 @@ class ChoiceWatch:
 
 
 class Listener:
-    """One answer. ``watch`` is asked while it comes."""
+    """One answer. ``watch`` and ``spoken`` are asked while it comes."""
 
-    def __init__(self, kind: StageKind, watch: ChoiceWatch | None = None) -> None:
+    def __init__(
+        self, kind: StageKind, watch: ChoiceWatch | None = None, spoken: SpokenWatch | None = None
+    ) -> None:
         self._kind = kind
         self._watch = watch
+        self._spoken = spoken
         self._unread: list[bytes] = []
         self._is_due = False
         self._next_look_s = 0.0
@@ -110,6 +183,8 @@ class Listener:
         self._complete = False
         if self._watch is not None:
             self._watch.begin()
+        if self._spoken is not None:
+            self._spoken.begin()
 
     def ended(self, execution_ms: float) -> None:
         """The answer is whole."""
@@ -143,7 +218,7 @@ class Listener:
             _log.exception("an answer can not be read along")
             self._deaf = True
         if self._deaf:
-            self._growing, self._result, self._watch = GrowingOutput(), None, None
+            self._growing, self._result, self._watch, self._spoken = GrowingOutput(), None, None, None
 
     def _take(self, items: list[bytes]) -> None:
         self._items += len(items)
@@ -160,17 +235,22 @@ class Listener:
         self._deaf = self._characters > MAX_OUTPUT_CHARACTERS
 
     def _watch_choices(self, added: Added) -> None:
-        if self._watch is None:
-            return
         try:
-            self._watch.read(added, self._items)
+            if self._watch is not None:
+                self._watch.read(added, self._items)
+            if self._spoken is not None:
+                self._spoken.read(added, self._items)
         except Exception:  # noqa: BLE001  # a template's own patterns run here; the whole may be readable yet
             _log.exception("an answer's choices can not be watched")
-            self._watch = None
+            self._watch = self._spoken = None
 
 
 def _together(added: list[Added]) -> Added:
     """What several items added; an answer's text and its calls do not mind each other's order."""
     if len(added) == 1:
         return added[0]
-    return Added("".join(one.text for one in added), tuple(piece for one in added for piece in one.calls))
+    return Added(
+        "".join(one.text for one in added),
+        tuple(piece for one in added for piece in one.calls),
+        "".join(one.reasoning for one in added),
+    )

@@ -12,16 +12,18 @@ from typing import Any, TypeVar
 from dynbranch.domain.events import ArrivalSeen, ChoiceSeen, OutcomeSeen, OutputTold, Selection, StageTold
 from dynbranch.domain.ids import DemandId, Name
 from dynbranch.domain.reuse import Identity
-from dynbranch.domain.template import StageKind
+from dynbranch.domain.template import Stage, StageKind
 from dynbranch.gateway.arrivals import Arrival
 from dynbranch.gateway.conductor import Account
 from dynbranch.gateway.core.outcome import Outcome
 from dynbranch.gateway.desk import Desk, is_light
-from dynbranch.gateway.listening import ChoiceWatch, Listener
+from dynbranch.gateway.listening import ChoiceWatch, Listener, SpokenWatch
 from dynbranch.gateway.recording import Came, Noted, Recorded, Recorder
 from dynbranch.gateway.reporter import Reporter
+from dynbranch.gateway.speaking import spoken_names
 from dynbranch.gateway.telling import TemplateInForce, output_told, stage_told
 from dynbranch.naming.chunks import MalformedLog, usage
+from dynbranch.naming.document import Json
 from dynbranch.runtime import telemetry
 from dynbranch.runtime.clock import Clock
 from dynbranch.runtime.tasks import Tasks
@@ -175,7 +177,12 @@ class Observer:
         account.arrived, account.outcome, account.recognised = True, Outcome.MISS, known
         selectors = known.template.deciding.get(known.stage.name)
         tell = partial(self._choice, account.demand_id, stage.identity, known.stage.name)
-        account.listener = Listener(arrival.kind, ChoiceWatch(selectors, tell) if selectors else None)
+        spoken = None
+        if known.stage.name in known.template.speaking:
+            spoken = SpokenWatch(partial(self._spoken, account, stage.identity, known.stage.name))
+        begun = None if spoken is None else spoken.begun
+        watch = ChoiceWatch(selectors, tell, begun) if selectors else None
+        account.listener = Listener(arrival.kind, watch, spoken)
         event = ArrivalSeen(
             self._clock.unix_ms(),
             account.demand_id,
@@ -186,6 +193,7 @@ class Observer:
             traceparent=telemetry.traceparent(trace.get_current_span()),
             turn=arrival.request.turn,
         )
+        body_value = arrival.request.document.value
         read = partial(
             _unless_it_fails,
             known.template,
@@ -193,12 +201,14 @@ class Observer:
                 stage_told,
                 known.template,
                 known.stage,
-                arrival.request.document.value,
+                body_value,
                 sharing_group=stage.sharing_group,
                 cache_scope=stage.cache_scope,
                 forward_headers=stage.forward_headers,
             ),
         )
+        if spoken is not None:
+            read = partial(_read_names, read, spoken, known.template, known.stage, body_value)
         if is_light(body):
             # In the next turn of the loop: by then the request itself is on its way.
             asyncio.get_running_loop().call_soon(self._tell, event, read, account.recorded)
@@ -237,6 +247,19 @@ class Observer:
         assert self._reporter is not None
         at = self._clock.unix_ms()
         event = ChoiceSeen(at, demand_id, identity, stage, 0, selection, closed, items)
+        self._reporter.report(event, at_once=True)
+
+    def _spoken(
+        self, account: Account, identity: Identity, stage: str, selection: Selection, items: int
+    ) -> None:
+        assert self._reporter is not None
+        if account.outcome in (Outcome.HIT, Outcome.PROMOTED):
+            # It has chosen long ago.
+            return
+        at = self._clock.unix_ms()
+        event = ChoiceSeen(
+            at, account.demand_id, identity, stage, 0, selection, closed=False, items=items, spoken=True
+        )
         self._reporter.report(event, at_once=True)
 
     def _output_told(self, account: Account) -> OutputTold | None:
@@ -296,6 +319,20 @@ class Observer:
             output_tokens=_count(counts, "completion_tokens"),
             told=self._output_told(account),
         )
+
+
+def _read_names(
+    read: Callable[[], StageTold | None],
+    spoken: SpokenWatch,
+    template: TemplateInForce,
+    stage: Stage,
+    body: Json,
+) -> StageTold | None:
+    """What might be chosen is read where the rest of the request is: beside the loop where it is large."""
+    told = read()
+    names = _unless_it_fails(template, partial(spoken_names, template, stage, body))
+    spoken.know(names or {})
+    return told
 
 
 def _unless_it_fails(template: TemplateInForce, read: Callable[[], Told]) -> Told | None:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from dynbranch.domain.events import OutputTold, Selection, StageTold
 from dynbranch.domain.template import (
     Ambiguous,
+    DecisionPoint,
     Origin,
     Output,
     Speculable,
     Stage,
     StageKind,
     Template,
+    Window,
     WorkflowContext,
 )
 from dynbranch.naming.document import Json
@@ -30,6 +32,9 @@ _log = logging.getLogger(__name__)
 
 MAX_TOLD_BYTES = 2**18
 """Of one request's inputs, and of one output. What is larger is not told."""
+
+STREAM = "stream"
+"""The predictor that reads a decode along: where a decision point uses it, gateways do its part."""
 
 _NOTHING_KNOWN = WorkflowContext()
 
@@ -46,6 +51,12 @@ class TemplateInForce:
             if point.resolved_by.origin is Origin.OUTPUT:
                 of_stage = self.deciding.setdefault(point.resolved_by.name, {})
                 of_stage[point.name] = self.follower.selectors[point.name]
+        self.speaking: dict[str, tuple[DecisionPoint, ...]] = {}
+        """By stage: the decision points of its output at which names that it speaks of are told."""
+        for point in template.decision_points:
+            if _speaks(point):
+                named = point.resolved_by.name
+                self.speaking[named] = (*self.speaking.get(named, ()), point)
         self._failures = 0
         self.has_once = any(stage.speculable is Speculable.ONCE for stage in template.stages)
 
@@ -55,6 +66,11 @@ class TemplateInForce:
         if self._failures == 1 or self._failures % 1000 == 0:
             name = self.template.workflow_type
             _log.exception("the template of %s can not be used, for the %dth time", name, self._failures)
+
+
+def _speaks(point: DecisionPoint) -> bool:
+    decodes = point.window is Window.DECODE and point.resolved_by.origin is Origin.OUTPUT
+    return decodes and any(use.name == STREAM for use in point.candidates.predictors)
 
 
 @dataclass(frozen=True, slots=True)
