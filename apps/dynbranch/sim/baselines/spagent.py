@@ -125,10 +125,10 @@ class Spagent:
             self._reasoned(reasoning)
             then(Served("miss", value))
 
-        def shown(run: Run) -> None:
+        def shown(run: Run, mark: int) -> None:
             self._begun(reasoning)
 
-        self._fleet.submit(engine, step.call, ended, shown_at=0, shown=shown)
+        self._fleet.submit(engine, step.call, ended, marks=(0,), shown=shown)
 
     def ends(self, play: Play) -> None:
         task = self._tasks.pop(play.name)

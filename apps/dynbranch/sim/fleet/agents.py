@@ -31,7 +31,8 @@ Follower = Callable[[End], None]
 @dataclass(slots=True, eq=False)
 class Generation:
     """``value`` is what it gives: what its call reads, it has read when it began. ``demanded``: a harness
-    waits for it. ``shown``: its choice can be read; those in ``watching`` are told when it can."""
+    waits for it. ``shown``: the last of its marks that can be read; those in ``watching`` are told when
+    theirs can."""
 
     generation_id: GenerationId
     value: str
@@ -40,8 +41,8 @@ class Generation:
     demanded: bool
     run: Run | None = None
     """None while it is sent to its engine."""
-    shown: bool = False
-    watching: list[Callable[[], None]] = field(default_factory=list)
+    shown: int = -1
+    watching: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
 
 
 class Agents:
@@ -57,13 +58,19 @@ class Agents:
         self._settle = settle
 
     def execute(
-        self, engine: int, call: Call, lease: Lease | None, follower: Follower, *, shown_at: int | None = None
+        self,
+        engine: int,
+        call: Call,
+        lease: Lease | None,
+        follower: Follower,
+        *,
+        marks: tuple[int, ...] = (),
     ) -> Generation:
-        """A canonical request."""
-        return self._start(engine, call, lease, follower, shown_at=shown_at, ahead=False)
+        """A canonical request. ``marks``: tokens with which something of it can be read."""
+        return self._start(engine, call, lease, follower, marks=marks, ahead=False)
 
     def fill(self, engine: int, call: Call, lease: Lease, follower: Follower) -> Generation:
-        return self._start(engine, call, lease, follower, shown_at=None, ahead=True)
+        return self._start(engine, call, lease, follower, marks=(), ahead=True)
 
     def follow(self, generation: Generation, follower: Follower, *, demanded: bool) -> None:
         """A demand makes it canonical."""
@@ -73,12 +80,13 @@ class Agents:
             generation.demanded = True
             self._fleet.adopt(generation.run)
 
-    def watch(self, generation: Generation, seen: Callable[[], None]) -> None:
-        """``seen`` is called when the choice can be read: at once, if it can."""
-        if generation.shown:
+    def watch(self, generation: Generation, mark: int, seen: Callable[[], None]) -> None:
+        """``seen`` is called when the token ``mark`` can be read: at once, if it can. Its generation must
+        have that mark, or have a later one."""
+        if generation.shown >= mark:
             seen()
         else:
-            generation.watching.append(seen)
+            generation.watching.append((mark, seen))
 
     def abort(self, generation_id: GenerationId) -> bool:
         """What runs ahead. What a demand waits for is left alone, and what has ended, too: False."""
@@ -109,7 +117,7 @@ class Agents:
         lease: Lease | None,
         follower: Follower,
         *,
-        shown_at: int | None,
+        marks: tuple[int, ...],
         ahead: bool,
     ) -> Generation:
         made = GenerationId(self._store.new_id()) if lease is None else lease.generation.generation_id
@@ -120,16 +128,17 @@ class Agents:
             call,
             partial(self._ended, made),
             ahead=ahead,
-            shown_at=shown_at,
-            shown=None if shown_at is None else partial(self._shown, made),
+            marks=marks,
+            shown=partial(self._shown, made) if marks else None,
         )
         return generation
 
-    def _shown(self, generation_id: GenerationId, run: Run) -> None:
+    def _shown(self, generation_id: GenerationId, run: Run, mark: int) -> None:
         generation = self.running[generation_id]
-        generation.shown = True
-        watching, generation.watching = generation.watching, []
-        for seen in watching:
+        generation.shown = mark
+        due = [seen for at, seen in generation.watching if at <= mark]
+        generation.watching = [one for one in generation.watching if one[0] > mark]
+        for seen in due:
             seen()
 
     def _ended(self, generation_id: GenerationId, run: Run) -> None:

@@ -28,7 +28,7 @@ class Run:
     ahead: bool
     began: float
     ended: Callable[[Run], None]
-    shown: Callable[[Run], None] | None = None
+    shown: Callable[[Run, int], None] | None = None
     slot_at: float | None = None
 
 
@@ -73,11 +73,11 @@ class Fleet:
         *,
         ahead: bool = False,
         priority: int | None = None,
-        shown_at: int | None = None,
-        shown: Callable[[Run], None] | None = None,
+        marks: tuple[int, ...] = (),
+        shown: Callable[[Run, int], None] | None = None,
     ) -> Run:
-        """``ended`` is called once, unless the run is aborted; ``shown`` with token ``shown_at``.
-        ``priority`` None: as ``ahead`` has it."""
+        """``ended`` is called once, unless the run is aborted; ``shown`` when it has a token of ``marks``,
+        with that one's index. ``priority`` None: as ``ahead`` has it."""
         self._made += 1
         run = Run(self._made, number, call, ahead, self.heap.now, ended, shown)
         self.runs[run.number] = run
@@ -86,7 +86,6 @@ class Fleet:
             place.ahead += 1
         else:
             self._count(number, 1)
-        marks = () if shown_at is None or shown is None else (shown_at,)
         order = engine.Submit(
             run.number,
             call.prompt_tokens,
@@ -165,9 +164,9 @@ class Fleet:
         match effect:
             case engine.Admitted(at=at):
                 run.slot_at = at
-            case engine.Token():
+            case engine.Token(index=index):
                 if run.shown is not None:
-                    run.shown(run)
+                    run.shown(run, index)
             case engine.Finished():
                 del self.runs[run.number]
                 self._left(run)

@@ -35,7 +35,7 @@ from dynbranch.sim.fleet.controlling import OUTPUT, Ahead, Place
 from dynbranch.sim.fleet.engines import Fleet
 from dynbranch.sim.fleet.playing import Play, Records, Served, Then
 from dynbranch.sim.fleet.store import NOWHERE, Names, Store, scope_of
-from dynbranch.sim.fleet.workflows import Decision, Step, Turn, Workload, Write
+from dynbranch.sim.fleet.workflows import Step, Turn, Workload, Write
 
 ADDED_S: Final = 0.00184
 """What a request takes longer that DynBranch can not help: ``added_p50_ms`` of
@@ -59,7 +59,8 @@ class _Asked:
 class DynBranch:
     """``admission`` None: nothing runs ahead, and no controller is there. ``reuse``: results serve other
     workflows of their tenant; without it a workflow's names are its own. ``foreseen``: predictors are always
-    right, at no time. ``streams``: choices are seen in decodes."""
+    right, at no time. ``streams``: choices are seen in decodes; ``speaks``: and names that are only spoken
+    of, which tell nothing to who foresees."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class DynBranch:
         reuse: bool = True,
         foreseen: bool = False,
         streams: bool = True,
+        speaks: bool = True,
         bounds: Bounds | None = None,
     ) -> None:
         self.ahead: Ahead | None = None
@@ -83,6 +85,7 @@ class DynBranch:
         self._points = {point.name: point for point in template.decision_points}
         self._names = Names(shared=reuse)
         self._streams = streams
+        self._speaks = speaks and not foreseen
         self._demands = 0
         if admission is not None:
             self.ahead = Ahead(
@@ -164,29 +167,36 @@ class DynBranch:
 
     def _execute(self, asked: _Asked, identity: Identity, lease: Lease | None) -> None:
         step = asked.place.here
-        shown = self._shown_in(step)
         generation = self.agents.execute(
             self._fleet.least_canonical(),
             step.call,
             lease,
             partial(self._ended, asked),
-            shown_at=None if shown is None else shown.shown_at,
+            marks=tuple(dict.fromkeys(mark for mark, _ in self._shown_in(step))),
         )
         self._watch(asked, identity, generation)
 
     def _watch(self, asked: _Asked, identity: Identity, generation: Generation) -> None:
-        shown = self._shown_in(asked.place.here)
-        if shown is not None and self.ahead is not None:
-            event = ChoiceShown(asked.demand_id, identity, Selection(shown.point, shown.picked), shown.final)
-            self.agents.watch(generation, partial(self.ahead.tell, event))
+        decision = asked.place.here.decision
+        for mark, name in self._shown_in(asked.place.here):
+            assert self.ahead is not None and decision is not None
+            told = Selection(decision.point, decision.picked if name is None else (name,))
+            final = decision.final and name is None
+            event = ChoiceShown(asked.demand_id, identity, told, final, spoken=name is not None)
+            self.agents.watch(generation, mark, partial(self.ahead.tell, event))
 
-    def _shown_in(self, step: Step) -> Decision | None:
-        """What can be read in the step's decode, if anybody looks."""
+    def _shown_in(self, step: Step) -> list[tuple[int, str | None]]:
+        """What can be read in the step's decode and from which token on, if anybody looks: names that are
+        spoken of, and the choice itself (None)."""
         decision = step.decision
-        if self.ahead is None or not self._streams or decision is None or decision.shown_at is None:
-            return None
-        decodes = self._points[decision.point].window is Window.DECODE
-        return decision if decodes and decision.picked else None
+        if self.ahead is None or not self._streams or decision is None:
+            return []
+        if self._points[decision.point].window is not Window.DECODE:
+            return []
+        marks: list[tuple[int, str | None]] = [*decision.spoken] if self._speaks else []
+        if decision.shown_at is not None and decision.picked:
+            marks.append((decision.shown_at, None))
+        return marks
 
     def _ended(self, asked: _Asked, end: End) -> None:
         assert end.value is not None, "what is waited for is not aborted"
@@ -229,6 +239,7 @@ class DynBranchArm:
     reuse: bool = True
     foreseen: bool = False
     streams: bool = True
+    speaks: bool = True
     width: int = 3
     judges: bool = True
     fixed_threshold: float | None = None
@@ -244,6 +255,7 @@ class DynBranchArm:
             reuse=self.reuse,
             foreseen=self.foreseen,
             streams=self.streams,
+            speaks=self.speaks,
             bounds=Bounds(branches=self.branches),
         )
 

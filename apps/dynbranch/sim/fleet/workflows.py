@@ -45,7 +45,8 @@ class Decision:
     and ``picked`` the calls that would follow; those of what is picked are equal in content to calls that
     the workflow really makes later. ``shown_at``: with which output token of a window ``decode`` the choice
     can be read; None: not before its end. ``final``: nothing that follows can change what was
-    shown, and the branch resolves there.
+    shown, and the branch resolves there. ``spoken``: names that the decode speaks of before it chooses, each
+    with its output token; they have chains, too.
     """
 
     point: str
@@ -55,6 +56,7 @@ class Decision:
     spent_s: float = 0.0
     shown_at: int | None = None
     final: bool = False
+    spoken: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,10 +47,11 @@ def decisions(draw: st.DrawFn, stage: str) -> Decision:
         DECIDES[stage],
         (picked,) if picked else (),
         ranked,
-        {selection: offered[selection] for selection in {*ranked, picked} if selection},
+        offered,
         draw(st.sampled_from([0.0, 0.3, 2.0])),
         draw(st.sampled_from([None, 0, 2])),
         draw(st.booleans()),
+        tuple(sorted(draw(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(SELECTIONS)), max_size=3)))),
     )
 
 
@@ -67,7 +68,8 @@ def turns(draw: st.DrawFn) -> tuple[Turn, ...]:
         number, seconds = draw(SUBJECTS), draw(SECONDS)
         shown = None if decision.shown_at is None else min(decision.shown_at, seconds)
         asked = call(stage, f"{stage} {number} {decision}", seconds)
-        steps.append(Step(asked, replace(decision, shown_at=shown)))
+        spoken = tuple((min(token, seconds), name) for token, name in decision.spoken)
+        steps.append(Step(asked, replace(decision, shown_at=shown, spoken=spoken)))
         if stage == "offer":
             made.append(Turn(tuple(steps), measured=False))
             steps = []

@@ -235,6 +235,29 @@ def test_what_shows_in_the_decode_is_filled_at_once(final: bool, used_s: float) 
     assert unseen.outcomes == [["miss", "miss"]]
 
 
+def test_a_name_that_is_spoken_of_is_filled_and_decides_nothing() -> None:
+    asks = decided(6, 5, ranked=("b",), shown_at=4, spoken=((1, "b"), (2, "a"), (3, "c")))
+    done = played(workload(workflow(0, *asks)), AHEAD)
+    # The choice is named after 2 s. What nobody knows of the third name is no fill.
+    assert done.outcomes == [["miss", "adopted"]]
+    assert done.latencies == pytest.approx([2 + 5 + ADDED_S])
+    assert serving(done).accounts.workflows[0].fills == 2
+    mute = played(workload(workflow(0, *asks)), replace(AHEAD, speaks=False))
+    assert mute.latencies == pytest.approx([4 + 5 + ADDED_S])
+    blind = played(workload(workflow(0, *asks)), replace(AHEAD, streams=False))
+    assert blind.outcomes == [["miss", "miss"]]
+    foreseen = played(workload(workflow(0, *asks)), replace(AHEAD, foreseen=True))
+    assert serving(foreseen).accounts.workflows[0].fills == 1, "who knows what is chosen hears nothing new"
+
+
+def test_followers_of_one_decode_hear_what_it_says_from_where_they_come() -> None:
+    asks = decided(8, 5, ranked=("b",), spoken=((2, "a"), (6, "b")))
+    shared = replace(ALWAYS, reuse=True)
+    done = played(workload(workflow(0, *asks), workflow(1, *asks, at_s=4.0)), shared)
+    assert done.outcomes == [["miss", "promoted"], ["joined", "hit"]]
+    assert [serving(done).accounts.workflows[number].opened for number in (0, 1)] == [1, 1]
+
+
 @pytest.mark.parametrize(("decode_s", "act_s"), [(5, 3), (3, 5), (4, 4), (1, 9), (9, 1)])
 def test_the_oracle_hides_the_shorter_of_decode_and_execution(decode_s: int, act_s: int) -> None:
     """Lemma A.6: that is the most that can be hidden, and a right fill at once hides it."""

@@ -101,9 +101,11 @@ def choice(
     spent_s: float = 0.0,
     shown_at: int | None = None,
     final: bool = False,
+    spoken: Sequence[tuple[int, str]] = (),
 ) -> Decision:
     made = {selection: tuple(calls) for selection, calls in chains.items()}
-    return Decision(point, (picked,) if picked else (), tuple(ranked), made, spent_s, shown_at, final)
+    told = tuple(spoken)
+    return Decision(point, (picked,) if picked else (), tuple(ranked), made, spent_s, shown_at, final, told)
 
 
 def workflow(number: int, *steps: Step, at_s: float = 0.0, tenant: str = "t") -> Workflow:
