@@ -88,14 +88,12 @@ def _equal(segments: Sequence[Segment]) -> Figure:
 
 
 def _floor_equal(segments: Sequence[Segment]) -> Figure:
-    """The same of two floors, one after the other: the control."""
-    return _as_said(
-        zip(
-            _of(segments, Load.LOW, "floor", "priced"),
-            _of(segments, Load.LOW, "floor", "always"),
-            strict=True,
-        )
-    )
+    """The same of two floors that had the same workflows at different times: the control."""
+    floors: dict[tuple[Load, str, int], list[Segment]] = {}
+    for one in segments:
+        if one.arm == "floor":
+            floors.setdefault((one.load, one.beside, one.pair // 2), []).append(one)
+    return _as_said((first, other) for first, *others in floors.values() for other in others)
 
 
 def _as_said(pairs: Iterable[tuple[Segment, Segment]]) -> Figure:
