@@ -107,6 +107,7 @@ class Harnesses:
         self._serving = serving
         self._records = records
         self._next: deque[Workflow] = deque()
+        self._clients = 0
 
     def play(self, workload: Workload, told: Callable[[int], None] | None = None) -> list[Play]:
         """``told`` is called with the number of workflows that have ended, now and then."""
@@ -121,13 +122,14 @@ class Harnesses:
 
     def begin(self, workload: Workload) -> None:
         """Plan it. It plays as time goes on."""
+        self._clients = workload.clients
         if workload.clients:
             self._next.extend(workload.workflows)
             for _ in range(min(workload.clients, len(self._next))):
                 self._begin_next()
         else:
-            for workflow in workload.workflows:
-                self._heap.at(workflow.at_s, partial(self._begin, workflow))
+            self._next.extend(sorted(workload.workflows, key=lambda workflow: workflow.at_s))
+            self._await_next()
         for write in workload.writes:
             self._heap.at(write.at_s, partial(self._write, write))
 
@@ -136,8 +138,19 @@ class Harnesses:
         self._records.write(write)
         self._serving.write(write)
 
-    def _begin_next(self) -> None:
+    def _await_next(self) -> None:
+        """Only the next arrival is planned: a long stream costs no more than a short one."""
         if self._next:
+            workflow = self._next.popleft()
+            self._heap.at(workflow.at_s, partial(self._arrive, workflow))
+
+    def _arrive(self, workflow: Workflow) -> None:
+        self._await_next()
+        self._begin(workflow)
+
+    def _begin_next(self) -> None:
+        """In a closed loop."""
+        if self._clients and self._next:
             self._begin(self._next.popleft())
 
     def _begin(self, workflow: Workflow) -> None:
