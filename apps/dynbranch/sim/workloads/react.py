@@ -25,6 +25,8 @@ _NOW = Instant(0.0)
 _AT = Coordinate(TENANT, "musique", "next_name")
 _CHARACTERS_PER_TOKEN = 4.4
 _PROPOSED = 8
+_OTHERS = ("one", "another", "a third")
+"""A passage holds more names than were proposed, and thoughts speak of those, too."""
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class ReactWriter:
         for place, hop in enumerate(asked.hops):
             part = borrowed.get(place, (self._reading(world, hop),))
             output_tokens = self._output(f"think {self.making.own(number)} {place}", self._think.output)
-            decision = self._decision(world, hop, part, self._showing.at(output_tokens))
+            decision = self._decision(world, hop, part, output_tokens)
             thought = self._thought(number, place, said, output_tokens)
             steps += [Step(thought, decision), *map(Step, part)]
             parts.append(part)
@@ -88,19 +90,29 @@ class ReactWriter:
             f"think {self.making.own(number)} {len(asked.hops)}", self._answer_output
         )
         answer = self._thought(number, len(asked.hops), said, output_tokens)
-        steps.append(Step(answer, self._decision(world, asked.last, (), None)))
+        steps.append(Step(answer, self._decision(world, asked.last, (), output_tokens)))
         return Story((Turn(tuple(steps)),), tuple(parts))
 
     def again(self, number: int, story: Story) -> Story:
         return story
 
-    def _decision(self, world: str, hop: _Hop, part: Part, shown_at: int | None) -> Decision:
-        ranked = self._ranked(hop)[: self._width]
+    def _decision(self, world: str, hop: _Hop, part: Part, output_tokens: int) -> Decision:
+        """A thought that looks nothing up speaks of names as others do."""
+        proposed = self._ranked(hop)
+        ranked = proposed[: self._width]
         chains = {name: part if right else (self._wrong(world, name),) for name, right in ranked}
         if hop.name:
             chains[hop.name] = part
         names = [name for name, _ in ranked]
-        return decided(shapes.ENTITY, hop.name, names, chains, self._spent_s, shown_at)
+        others = [name for name, right in proposed if not right] + [
+            f"{name} of {hop.passage}" for name in _OTHERS
+        ]
+        shown_at = self._showing.at(output_tokens) if hop.name else None
+        spoken = self._showing.spoken(output_tokens, hop.name, others)
+        for _, name in spoken:
+            if name not in chains:
+                chains[name] = (self._wrong(world, name),)
+        return decided(shapes.ENTITY, hop.name, names, chains, self._spent_s, shown_at, spoken)
 
     def _ranked(self, hop: _Hop) -> list[tuple[str, bool]]:
         """A question that comes again is foretold as it was, and teaches nothing."""

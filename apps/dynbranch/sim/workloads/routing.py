@@ -69,15 +69,17 @@ class RoutingWriter:
         results = 0
         for place, one in enumerate(asked):
             ranked = self._ranked(one)
+            route = self._talk(number, place, said)
+            offered = [candidate.selection for candidate in one.question.candidates or ()]
+            shown_at = self._showing.at(route.output_tokens)
+            spoken = self._showing.spoken(route.output_tokens, one.picked, offered)
             chains = {
                 name: self._chain(world, request, name, used.get(name, 0))
-                for name in dict.fromkeys((*ranked, one.picked))
+                for name in dict.fromkeys((*ranked, one.picked, *(name for _, name in spoken)))
             }
             if place in borrowed:
                 chains[one.picked] = borrowed[place]
-            route = self._talk(number, place, said)
-            shown_at = self._showing.at(route.output_tokens)
-            decision = decided(shapes.HANDLER, one.picked, ranked, chains, self._spent_s, shown_at)
+            decision = decided(shapes.HANDLER, one.picked, ranked, chains, self._spent_s, shown_at, spoken)
             part = chains[one.picked]
             steps += [Step(route, decision), *map(Step, part)]
             parts.append(part)

@@ -32,8 +32,9 @@ class Story:
 class Making:
     """What stories are made from.
 
-    ``shown``: which verdict counts as a choice that shows in a decode, ``told`` (the stream predictor's) or
-    ``certain`` (the selector's); ``never``: none. ``shared``: how much of a story is another's where they
+    ``shown``: what shows of a choice in its decode: ``told``, from where the stream predictor keeps it on
+    top; ``certain``, what gateways tell: names that are spoken of, and the choice from where the selector has
+    it whole; ``never``: nothing. ``shared``: how much of a story is another's where they
     overlap, 0: one part. ``width``: candidates at most, None: as the file says. ``apart``: two records have
     nothing in common but what is lent.
     """
@@ -118,15 +119,35 @@ class Decks(Generic[T]):
 
 @dataclass(slots=True)
 class Showing:
-    """With which token of a decode its choice shows: shares measured on real decodes, drawn evenly."""
+    """With which token of a decode its choice shows, and names are spoken of: measured on real decodes, drawn
+    evenly. ``sequences``: of each decode its names, as (share, whether it is the choice)."""
 
     shares: Sequence[float]
+    sequences: Sequence[Sequence[tuple[float, bool]]]
     chance: Random
+    speaking: Random
 
     @classmethod
     def of(cls, making: Making, workload: str) -> Showing:
         shares = () if making.shown == "never" else making.numbers[f"{workload}.{making.shown}"]
-        return cls(shares, Random(f"shown {making.seed}"))
+        sequences = making.numbers[f"{workload}.spoken"] if making.shown == "certain" else ()
+        return cls(
+            shares, sequences, Random(f"shown {making.seed}"), Random(f"spoken {workload} {making.seed}")
+        )
+
+    def spoken(self, output_tokens: int, picked: str, others: Sequence[str]) -> tuple[tuple[int, str], ...]:
+        """``others``: what a decode may speak of that does not choose it, each drawn once."""
+        if not self.sequences:
+            return ()
+        left = [other for other in others if other != picked]
+        self.speaking.shuffle(left)
+        told: list[tuple[int, str]] = []
+        for share, is_choice in self.speaking.choice(self.sequences):
+            name = picked if is_choice else left.pop() if left else ""
+            index = ceil(share * output_tokens) - 1
+            if name and index < output_tokens - 1:
+                told.append((index, name))
+        return tuple(told)
 
     def at(self, output_tokens: int) -> int | None:
         if not self.shares:
@@ -158,6 +179,8 @@ def decided(
     chains: Mapping[str, tuple[Call, ...]],
     spent_s: float,
     shown_at: int | None = None,
+    spoken: tuple[tuple[int, str], ...] = (),
 ) -> Decision:
     """``picked`` may be empty: nothing follows."""
-    return Decision(point, (picked,) if picked else (), tuple(ranked), chains, spent_s, shown_at)
+    made = (picked,) if picked else ()
+    return Decision(point, made, tuple(ranked), chains, spent_s, shown_at, spoken=spoken)

@@ -68,14 +68,17 @@ class SubagentWriter:
         for place, sub in enumerate(asked.subs):
             names = self._drafted(asked) if not place else _ready(asked, place)
             ranked = list(dict.fromkeys(names))[: self._width]
-            chains = {name: self._chain(world, name) for name in dict.fromkeys((*ranked, sub.text))}
+            plan = self._plan(number, place, said)
+            shown_at = self._showing.at(plan.output_tokens)
+            others = [other.text for other in asked.subs[place:]]
+            spoken = self._showing.spoken(plan.output_tokens, sub.text, others)
+            wanted = dict.fromkeys((*ranked, sub.text, *(name for _, name in spoken)))
+            chains = {name: self._chain(world, name) for name in wanted}
             if place in borrowed:
                 chains[sub.text] = borrowed[place]
             part = chains[sub.text]
-            plan = self._plan(number, place, said)
             spent_s = self._spent_s if place else self._first_spent_s
-            shown_at = self._showing.at(plan.output_tokens)
-            decision = decided(shapes.TOPIC, sub.text, ranked, chains, spent_s, shown_at)
+            decision = decided(shapes.TOPIC, sub.text, ranked, chains, spent_s, shown_at, spoken)
             steps += [Step(plan, decision), *map(Step, part)]
             parts.append(part)
             said += plan.output_tokens + part[-1].output_tokens

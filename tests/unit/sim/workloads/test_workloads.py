@@ -113,7 +113,8 @@ def test_every_candidate_has_a_chain_of_the_templates_stages(name: str, streams:
             continue
         point = template.point(step.decision.point)
         assert step.call.stage == point.stage
-        assert set(step.decision.chains) == {*step.decision.ranked, *step.decision.picked}
+        spoken = [name for _, name in step.decision.spoken]
+        assert set(step.decision.chains) == {*step.decision.ranked, *step.decision.picked, *spoken}
         for chain in step.decision.chains.values():
             assert tuple(call.stage for call in chain) == point.then
             assert all(template.stage(call.stage).speculable is Speculable.YES for call in chain)
@@ -279,6 +280,24 @@ def test_what_a_selector_sees_comes_after_what_is_told() -> None:
 
     assert mean(told) == pytest.approx(0.74, abs=0.03)
     assert mean(certain) == pytest.approx(0.93, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["routing", "react", "subagent"])
+def test_decodes_speak_of_names_as_real_ones_do(name: str) -> None:
+    stream = workload(name, count=80)
+    measured = read_numbers()[f"{name}.spoken"]
+    decisions = [(s.decision, s.call.output_tokens) for s in steps(stream) if s.decision is not None]
+    for decision, output_tokens in decisions:
+        for token, spoken in decision.spoken:
+            assert 0 <= token < output_tokens - 1 and decision.chains[spoken]
+        assert len({spoken for _, spoken in decision.spoken}) == len(decision.spoken) <= 3
+    chosen = [decision for decision, _ in decisions if decision.picked]
+    named = sum(any(one in d.picked for _, one in d.spoken) for d in chosen) / len(chosen)
+    real = sum(any(is_choice for _, is_choice in one) for one in measured) / len(measured)
+    assert named == pytest.approx(real, abs=0.12)
+    for shown in ("told", "never"):
+        silent = workload(name, count=10, shown=shown)
+        assert not any(s.decision.spoken for s in steps(silent) if s.decision is not None)
 
 
 @pytest.mark.parametrize("name", FOUR)

@@ -37,7 +37,7 @@ class Constants:
     """Prior rate at which what shows in a decode is what the decision says."""
     spoken_rate: float = 0.5
     """Prior rate at which a name that a decode speaks of before it chooses is what it chooses: of real
-    thoughts half of the first ones are (bench/results/predictors.json, raw.decodes)."""
+    decodes of a router all are, of thoughts a third (bench/results/predictors.json, raw.decodes)."""
     first_rank: float = 0.4
     """Prior rate of the first of a ranking; each next has half of it."""
     prior_use: float = 0.8
