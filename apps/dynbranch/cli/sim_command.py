@@ -130,6 +130,7 @@ def _question(
 
 def _asked(question: Question, names: Sequence[str]) -> list[Answer]:
     from dynbranch.demo.show import progress_bar
+    from dynbranch.sim.arms import UnknownArm
     from dynbranch.sim.whatif import NoAnswer, answers
     from rich.console import Console
 
@@ -141,7 +142,7 @@ def _asked(question: Question, names: Sequence[str]) -> list[Answer]:
 
         try:
             return answers(question, names, told)
-        except NoAnswer as problem:
+        except (NoAnswer, UnknownArm) as problem:
             raise CliFailure(str(problem)) from None
 
 

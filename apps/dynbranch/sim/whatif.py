@@ -11,22 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dynbranch.enginemodel.parameters import BatchParameters
-from dynbranch.sim.baselines.arms import NAMES as BASELINES
-from dynbranch.sim.baselines.arms import arm as baseline
-from dynbranch.sim.fleet.playing import Arm, floor
+from dynbranch.sim.arms import arm_of
 from dynbranch.sim.fleet.runs import Outcome, performed
-from dynbranch.sim.fleet.serving import ALWAYS, C1, C2, DYNBRANCH, ORACLE, STATIC
 from dynbranch.sim.fleet.workflows import Call, Workflow, Workload
 
-OURS: Final[Mapping[str, Arm]] = {
-    "c1": C1,
-    "c2": C2,
-    "dynbranch": DYNBRANCH,
-    "always": ALWAYS,
-    "static": STATIC,
-    "oracle": ORACLE,
-}
-ARMS: Final = ("floor", *BASELINES, *OURS)
 USUAL: Final = ("floor", "c1", "c2", "dynbranch")
 
 
@@ -61,20 +49,9 @@ class Answer:
     utilisation: float
 
 
-def arm_of(name: str, history: Sequence[Workflow] = ()) -> Arm:
-    """Raises NoAnswer."""
-    if name == "floor":
-        return floor
-    if name in OURS:
-        return OURS[name]
-    if name in BASELINES:
-        return baseline(name, history=history)
-    raise NoAnswer(f"there is no arm {name!r}; there are {', '.join(ARMS)}")
-
-
 def answers(question: Question, names: Sequence[str], told: Callable[[str], None]) -> list[Answer]:
     """In the order of ``names``, each in a process of its own; ``told`` hears whose has come. Raises
-    NoAnswer."""
+    NoAnswer, UnknownArm."""
     check(question)
     for name in names:
         arm_of(name)
@@ -89,8 +66,8 @@ def answers(question: Question, names: Sequence[str], told: Callable[[str], None
 
 
 def answer(question: Question, name: str) -> Answer:
-    """Raises NoAnswer."""
-    arm = arm_of(name, question.history)
+    """Raises UnknownArm."""
+    arm = arm_of(name, history=question.history)
     outcome, serving = performed(question.workload, arm, question.parameters, question.engines, question.seed)
     serving.validate_state()
     return _answer(name, outcome)

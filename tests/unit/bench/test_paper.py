@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dynbranch.bench.paper.arms import ARMS, arm_of, asked_of, kind_of, redrafted, run
+from dynbranch.bench.paper.arms import asked_of, kind_of, redrafted, run
 from dynbranch.bench.paper.cells import ARMS as COMPARED
 from dynbranch.bench.paper.cells import (
     CELLS,
@@ -26,6 +26,7 @@ from dynbranch.bench.paper.parts import greatest, least, mean_ratio, p99_ratio, 
 from dynbranch.bench.paper.runs import BASELINES, Seen, Size, Spec
 from dynbranch.bench.result import BenchFailed
 from dynbranch.demo.measures import Figure
+from dynbranch.sim.arms import ARMS, UnknownArm, arm_of
 
 TINY = Size(seeds=(1,), count=16, unseen=2, serial=12, serial_unseen=2)
 
@@ -91,7 +92,9 @@ def test_another_predictor_is_right_as_often_as_it_is_said_to_be() -> None:
 def test_every_arm_can_be_raised() -> None:
     assert set(BASELINES) < set(ARMS) and set(COMPARED) < set(ARMS)
     for arm in ARMS:
-        assert callable(arm_of(Spec("routing", arm)))
+        assert callable(arm_of(arm))
+    with pytest.raises(UnknownArm, match="c2-oracle"):
+        arm_of("c3")
 
 
 def test_loads_are_those_of_the_workloads_file() -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from dynbranch.domain.template import Template
 from dynbranch.enginemodel.parameters import H200_QWEN3_32B
+from dynbranch.sim.arms import ARMS, UnknownArm, arm_of
 from dynbranch.sim.fleet.workflows import Call, Step, Turn, Workflow, Workload
-from dynbranch.sim.whatif import ARMS, NoAnswer, Question, answer, arm_of, at_rate, check
+from dynbranch.sim.whatif import NoAnswer, Question, answer, at_rate, check
 
 TEMPLATE = Template("t", 1, (), (), ())
 
@@ -50,5 +51,5 @@ def test_what_can_not_be_answered_is_said() -> None:
     ):
         with pytest.raises(NoAnswer, match=says):
             check(wrong)
-    with pytest.raises(NoAnswer, match="there is no arm 'x'"):
+    with pytest.raises(UnknownArm, match="there is no arm 'x'"):
         arm_of("x")

@@ -4,41 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Final
 
 from dynbranch.bench.paper.runs import Seen, Size, Spec
 from dynbranch.enginemodel.parameters import BatchParameters, preset
-from dynbranch.sim.baselines.arms import NAMES as BASELINES
-from dynbranch.sim.baselines.arms import arm as baseline
-from dynbranch.sim.baselines.foretelling import Accuracy
-from dynbranch.sim.fleet.playing import Arm, floor
+from dynbranch.sim.arms import arm_of
 from dynbranch.sim.fleet.runs import Outcome, Played, performed
-from dynbranch.sim.fleet.serving import ALWAYS, C1, C2, DYNBRANCH, ORACLE, ORACLE_C2, STATIC, DynBranchArm
 from dynbranch.sim.fleet.workflows import Decision, Step, Workflow, Workload
 from dynbranch.sim.workloads.arrivals import Phase, paper_phases, phase_of
 from dynbranch.sim.workloads.published import read_numbers
 from dynbranch.sim.workloads.workload import slots, workload
-
-OURS: Final[Mapping[str, DynBranchArm]] = {
-    "c1": C1,
-    "c2": C2,
-    "dynbranch": DYNBRANCH,
-    "always": ALWAYS,
-    "static": STATIC,
-    "oracle": ORACLE,
-    "c2-oracle": ORACLE_C2,
-}
-PUBLISHED: Final = "-published"
-"""Of DSP and SPAgent: with the match rates that their own papers tell, not those that Table 2 implies."""
-ARMS: Final = ("floor", *BASELINES, *(f"{name}{PUBLISHED}" for name in ("dsp", "spagent")), *OURS)
-
-
-class UnknownArm(ValueError):
-    """There is no such arm. The message names those there are."""
 
 
 def run(spec: Spec, size: Size) -> Seen:
@@ -47,7 +25,9 @@ def run(spec: Spec, size: Size) -> Seen:
     asked = asked_of(spec, phases, size.data)
     if spec.drafter is not None:
         asked = redrafted(asked, spec.drafter, spec.seed)
-    outcome, serving = performed(asked, arm_of(spec), parameters_of(spec), spec.engines, spec.seed)
+    outcome, serving = performed(
+        asked, arm_of(spec.arm, width=spec.width), parameters_of(spec), spec.engines, spec.seed
+    )
     serving.validate_state()
     unseen = 0 if phases or spec.mix == "table 1" else size.serial_unseen if spec.clients else size.unseen
     return seen_of(outcome, asked, phases, min(unseen, len(asked.workflows) // 2))
@@ -97,19 +77,6 @@ def _ranked_anew(decision: Decision, drafter: tuple[float, float, float], chance
         rank = 0 if drawn < first else 1 + (drawn > (first + three) / 2)
         others.insert(min(rank, len(others)), decision.picked[0])
     return replace(decision, ranked=tuple(others[:3]), spent_s=spent_s)
-
-
-def arm_of(spec: Spec) -> Arm:
-    """Raises UnknownArm."""
-    if spec.arm == "floor":
-        return floor
-    if spec.arm in OURS:
-        ours = OURS[spec.arm]
-        return ours if spec.width is None else replace(ours, width=spec.width)
-    name = spec.arm.removesuffix(PUBLISHED)
-    if name not in BASELINES:
-        raise UnknownArm(f"there is no arm {spec.arm!r}; there are {', '.join(ARMS)}")
-    return baseline(name, accuracy=Accuracy.IMPLIED if name == spec.arm else Accuracy.PUBLISHED)
 
 
 def parameters_of(spec: Spec) -> BatchParameters:
