@@ -3,13 +3,15 @@ script of tool calls, so that what they are to do is known."""
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from dynbranch.bench.harness_programs import PROGRAMS, Program
 from dynbranch.bench.harness_stack import HarnessStack
-from dynbranch.bench.harness_tasks import TASKS, Task
+from dynbranch.bench.harness_tasks import READ, TASKS, Task, done, wanted
 from dynbranch.bench.harnesses import REPEATABLE, WHOLE, Did
 from dynbranch.templates.traffic import read_arrivals
 
@@ -55,3 +57,24 @@ def test_what_it_asked_is_recorded_with_who_asked(
     for agent in agents:
         turns = [one.turn for one in recorded if (one.workflow_id, one.agent_id) == agent]
         assert set(turns) == set(range(max(turns) + 1))
+
+
+FAULTS = {
+    "lost before the first token": {"kind": "cut", "after_tokens": 0},
+    "lost in the middle": {"kind": "cut", "after_tokens": 2},
+    "too many requests": {"kind": "status", "status": 429},
+}
+
+
+@pytest.mark.promise("H.faults")
+@pytest.mark.parametrize("program", WHOLE, ids=lambda one: one.name)
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_a_task_is_done_although_the_engine_fails(
+    program: Program, fault: Mapping[str, object], stack: HarnessStack, home: Path, tmp_path: Path
+) -> None:
+    if why := program.missing(home):
+        pytest.skip(f"{program.name} is not here: {why}")
+    stack.tell_engine("/stub/faults", {**fault, "times": 1, "match": {"result": "moonlight"}})
+    assert done(READ, program, home, tmp_path, stack.gateway) == wanted(READ)
+    with urllib.request.urlopen(f"{stack.engine}/stub/faults", timeout=60) as response:
+        assert json.load(response) == {"faults": []}, "it was not struck"

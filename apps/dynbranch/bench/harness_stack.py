@@ -3,6 +3,7 @@ whole stack before it."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,11 +11,11 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dynbranch.bench.harness_programs import GREEDY, MODEL
 from dynbranch.bench.harness_tasks import script
@@ -32,6 +33,12 @@ class HarnessStack:
     engine: str
     gateway: str
     record: Path
+
+    def tell_engine(self, path: str, body: Mapping[str, object]) -> Any:
+        """A page of the engine's own control."""
+        request = urllib.request.Request(self.engine + path, json.dumps(body).encode(), method="POST")
+        with urllib.request.urlopen(request, timeout=_PATIENCE_S) as response:
+            return json.load(response)
 
     def answered(self, protocol: str, outcome: str = "[a-z]+") -> int:
         """Requests of a protocol that were answered."""

@@ -306,6 +306,8 @@ async def _refusal(answer: Answer) -> Failed:
 
 
 def _broken(reason: str, *, may_retry: bool) -> Failed:
-    """The engine gave no status and no body of its own."""
-    message = {"message": f"the engine's stream broke: {reason}", "type": "engine_error", "code": None}
+    """The engine gave no status and no body of its own. Some harnesses ask again only where they read that
+    something is unavailable."""
+    said = f"the engine's stream broke: {reason}"
+    message = {"message": said, "type": "engine_error", "code": "engine_unavailable"}
     return Failed(0, json.dumps({"error": message}).encode(), may_retry)

@@ -136,4 +136,4 @@ def stream_error(failed: Failed | None, reason: str) -> bytes:
     line."""
     if failed is not None and failed.body.startswith(b"{") and b'"error"' in failed.body:
         return failed.body.replace(b"\n", b" ").replace(b"\r", b" ")
-    return error_body(502, f"The generation ended early: {reason}.", code="stream_broken")
+    return error_body(502, f"The generation ended early: {reason}.", code="engine_unavailable")
