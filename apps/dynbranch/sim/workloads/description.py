@@ -23,7 +23,7 @@ class Description:
     earlier workflow made, word for word.
 
     ``top``: how often what was picked is among the first one, two, three. ``shown``: the share of decodes
-    whose choice shows before their end. ``later``: of candidates that were not picked, how many are picked
+    whose choice shows, or is spoken of, before their end. ``later``: of candidates that were not picked, how many are picked
     later in the same workflow. ``recurring``: of the stages that can run ahead, in workflows that are new,
     how many an earlier workflow had as well without anybody's making it so.
     """
@@ -81,10 +81,14 @@ def describe(workload: Workload, parameters: BatchParameters = H200_QWEN3_32B) -
         reusable=_reusable_s(found, parameters) / measured_s if measured_s else 0.0,
         candidates=fmean(len(one.ranked) for one in chosen) if chosen else 0.0,
         top=(_top(chosen, 1), _top(chosen, 2), _top(chosen, 3)),
-        shown=_share(one.shown_at is not None for one in chosen),
+        shown=_share(one.shown_at is not None or _is_named(one) for one in chosen),
         later=_later(found),
         recurring=_recurring(workload),
     )
+
+
+def _is_named(decision: Decision) -> bool:
+    return any(name in decision.picked for _, name in decision.spoken)
 
 
 def seconds(call: Call, parameters: BatchParameters) -> float:

@@ -30,7 +30,7 @@ ROWS: Final[Sequence[tuple[str, Callable[[Description], float]]]] = (
     ("picked: the first candidate", lambda one: one.top[0]),
     ("picked: one of two", lambda one: one.top[1]),
     ("picked: one of three", lambda one: one.top[2]),
-    ("choices that show before their decode's end", lambda one: one.shown),
+    ("choices that show, or are spoken of, before their decode's end", lambda one: one.shown),
     ("other candidates that are picked later", lambda one: one.later),
 )
 
