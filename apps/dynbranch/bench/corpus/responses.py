@@ -20,7 +20,7 @@ def told(text: str, **beside: Any) -> Object:
     return {"type": "output_text", "text": text, "annotations": [], **beside}
 
 
-def wants(call_id: str, name: str = "read", arguments: str = "{}", **beside: Any) -> Object:
+def wants(call_id: str, name: str = "read", arguments: Any = "{}", **beside: Any) -> Object:
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments, **beside}
 
 
