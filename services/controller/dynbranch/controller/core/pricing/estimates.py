@@ -49,7 +49,8 @@ class StageKind:
 
 @dataclass(slots=True)
 class Rate:
-    """Counts of a share, older ones for less. ``upper`` is kept until the counts change."""
+    """Counts of a share, older ones for less. ``upper`` is kept until the counts change; from then on it is
+    negative, as large as it was, which is near what it will be."""
 
     yes: float = 0.0
     no: float = 0.0
@@ -108,7 +109,7 @@ class Estimates:
             prior = self._prior(rank)
             a = rate.yes + c.prior_weight * prior
             b = rate.no + c.prior_weight * (1 - prior)
-            rate.upper = beta_quantile(a, b, c.quantile)
+            rate.upper = beta_quantile(a, b, c.quantile, -rate.upper)
         return rate.upper
 
     def _prior(self, rank: int) -> float:
@@ -207,7 +208,7 @@ class Estimates:
     def _count(self, rate: Rate, yes: bool) -> None:
         keep = self._constants.keep
         rate.yes, rate.no = rate.yes * keep + yes, rate.no * keep + (not yes)
-        rate.upper = -1.0
+        rate.upper = -abs(rate.upper)
 
     def _row(self, rows: OrderedDict[K, V], key: K, fresh: V, per_class: int) -> V:
         """The row under this key, kept from now on; the one that was longest unused goes."""

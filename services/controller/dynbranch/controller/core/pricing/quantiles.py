@@ -25,12 +25,14 @@ def beta_below(a: float, b: float, x: float) -> float:
     return 1.0 - front * _fraction(b, a, 1.0 - x) / b
 
 
-def beta_quantile(a: float, b: float, share: float) -> float:
+def beta_quantile(a: float, b: float, share: float, near: float | None = None) -> float:
     """The x below which ``share`` of Beta(a, b) lies, to 1e-6: Halley's steps, halving where one leads out of
-    what is known to hold x."""
+    what is known to hold x. ``near``: where to begin, if it is about known."""
     assert a > 0 and b > 0 and 0 < share < 1
     scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     low, high, x = 0.0, 1.0, a / (a + b)
+    if near is not None and low < near < high:
+        x = near
     while high - low > _NEAR:
         over = beta_below(a, b, x) - share
         low, high = (x, high) if over < 0 else (low, x)
