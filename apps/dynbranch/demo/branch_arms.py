@@ -71,10 +71,12 @@ class TemplateChanged(Exception):
     """A shipped template is no longer what the wrong one is made from."""
 
 
+_SILENT = ("predictors: [context, history, stream]", "predictors: [context, history]")
 _ONE_FILL: Mapping[str, tuple[tuple[str, str], ...]] = {
-    kind: (("      at_most: 3\n", "      at_most: 1\n"),) for kind in (REACT, SUB_AGENTS)
-} | {ROUTING_CHAIN: (("      unused: true\n", "      unused: true\n      at_most: 1\n"),)}
-"""While a model decodes, two cores have room for one fill beside it; while a person thinks, for more."""
+    kind: (("      at_most: 3\n", "      at_most: 1\n"), _SILENT) for kind in (REACT, SUB_AGENTS)
+} | {ROUTING_CHAIN: (("      unused: true\n", "      unused: true\n      at_most: 1\n"), _SILENT)}
+"""While a model decodes, two cores have room for one fill beside it, and for none of a name that is only
+spoken of; while a person thinks, for more."""
 
 
 def write_templates(folder: Path, arms: tuple[Arm, ...]) -> None:

@@ -23,9 +23,9 @@ class Description:
     earlier workflow made, word for word.
 
     ``top``: how often what was picked is among the first one, two, three. ``shown``: the share of decodes
-    whose choice shows, or is spoken of, before their end. ``later``: of candidates that were not picked, how many are picked
-    later in the same workflow. ``recurring``: of the stages that can run ahead, in workflows that are new,
-    how many an earlier workflow had as well without anybody's making it so.
+    whose choice shows, or is spoken of, before their end. ``later``: of candidates that were not picked, how
+    many are picked later in the same workflow. ``recurring``: of the stages that can run ahead, in workflows
+    that are new, how many an earlier workflow had as well without anybody's making it so.
     """
 
     title: str
