@@ -167,7 +167,8 @@ def _ranked(left: list[Mapping[str, Any]], picked: str) -> tuple[str, ...]:
         if resolution is not None and picked in (resolution["selections"] or ()):
             del left[number]
             rows = sorted(branch["candidates"], key=lambda row: row["rank"])
-            return tuple(str(row["selection"]) for row in rows if not row["seen_in_decode"])
+            told = [row["seen_in_decode"] or row["spoken_of"] for row in rows]
+            return tuple(str(row["selection"]) for row, shown in zip(rows, told, strict=True) if not shown)
     return ()
 
 

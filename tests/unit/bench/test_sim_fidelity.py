@@ -142,10 +142,16 @@ def played(kind: str, store: PassageStore, place: int = 0) -> Played:
 
 def branch(point: str, picked: str, *ranked: str, opened: float = 0.0) -> Mapping[str, Any]:
     rows = [
-        {"selection": one, "rank": rank, "seen_in_decode": False, "selected": one == picked}
+        {
+            "selection": one,
+            "rank": rank,
+            "seen_in_decode": False,
+            "spoken_of": False,
+            "selected": one == picked,
+        }
         for rank, one in enumerate(ranked, 1)
     ]
-    seen = {"selection": picked, "rank": 99, "seen_in_decode": True, "selected": True}
+    seen = {"selection": picked, "rank": 99, "seen_in_decode": True, "spoken_of": False, "selected": True}
     return {
         "decision_point": point,
         "opened_unix_ms": opened,
