@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 from dynbranch.bench import vllm
-from dynbranch.bench.registry import BENCHES
+from dynbranch.bench.registry import BENCHES, Wishes
 from dynbranch.bench.result import BenchFailed
 from dynbranch.bench.vllm import Left
-from dynbranch.bench.registry import Wishes
 from dynbranch.cli.bench_command import run_bench
 from dynbranch.cli.failures import CliFailure
 

@@ -35,7 +35,7 @@ from dynbranch.sim.workloads.workload import load_rate, low_rate
 KNEE: Final = "knee"
 LOADS: Final = ("low", "load", KNEE)
 ARMS: Final = ("floor", *BASELINES, "c1", "dynbranch")
-CURVE: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+CURVE: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 """Rates at which the knee is looked for, a second."""
 PAPER: Final[Mapping[tuple[str, str], str]] = {
     ("32B", "floor"): "-46 to -66",
