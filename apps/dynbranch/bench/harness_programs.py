@@ -123,6 +123,23 @@ def _text(printed: Any) -> str:
     return printed.decode("utf-8", "replace") if isinstance(printed, bytes) else str(printed or "")
 
 
+def _lines(descriptor: int, until: float) -> Iterator[str]:
+    """What a program prints, line by line, until it ends or the time is over. Read by the descriptor itself:
+    nobody can wait for what stands in a buffer already."""
+    held = b""
+    while time.monotonic() < until:
+        if not select.select([descriptor], [], [], 1.0)[0]:
+            continue
+        read = os.read(descriptor, 65_536)
+        if not read:
+            break
+        *whole, held = (held + read).split(b"\n")
+        for line in whole:
+            yield _text(line)
+    if held:
+        yield _text(held)
+
+
 def _conversed(process: subprocess.Popen[str], question: str, picks: Picks) -> str:
     """A conversation over its standard input and output, in JSON lines: it asks whether it may use a tool,
     and a menu is such a question, too. Its last line is the result."""
@@ -134,21 +151,15 @@ def _conversed(process: subprocess.Popen[str], question: str, picks: Picks) -> s
         process.stdin.flush()
 
     say({"type": "user", "message": {"role": "user", "content": question}})
-    until = time.monotonic() + LIMIT_S
     lines: list[str] = []
-    while time.monotonic() < until:
-        if not select.select([process.stdout], [], [], 1.0)[0]:
-            continue
-        line = process.stdout.readline()
-        if not line:
-            break
+    for line in _lines(process.stdout.fileno(), time.monotonic() + LIMIT_S):
         lines.append(line)
         told = json.loads(line) if line.startswith("{") else {}
         if told.get("type") == "control_request":
             say(_permitted(told, picks))
         elif told.get("type") == "result":
             return line
-    raise ProgramFailed(f"it ended without a result: {''.join(lines)[-2000:]}")
+    raise ProgramFailed(f"it ended without a result: {' '.join(lines)[-2000:]}")
 
 
 def _permitted(told: Mapping[str, Any], picks: Picks) -> Mapping[str, Any]:

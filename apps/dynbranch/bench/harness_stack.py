@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -85,7 +84,7 @@ def _started(command: tuple[str, ...], folder: Path, told: str) -> Iterator[str]
             yield found[1]
         finally:
             too_late.cancel()
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             try:
                 process.communicate(timeout=_PATIENCE_S)
             except subprocess.TimeoutExpired:

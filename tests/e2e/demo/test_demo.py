@@ -162,7 +162,11 @@ def up(folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield process, url
         finally:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            try:
+                process.communicate(timeout=60)
+            finally:
+                # Where whoever started this ignores interrupts, so does the process.
+                process.kill()
 
 
 def ask(url: str, path: str, body: Any) -> tuple[str, dict[str, Any]]:
