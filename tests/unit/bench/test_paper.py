@@ -28,7 +28,7 @@ from dynbranch.bench.result import BenchFailed
 from dynbranch.demo.measures import Figure
 from dynbranch.sim.arms import ARMS, UnknownArm, arm_of
 
-TINY = Size(seeds=(1,), count=16, unseen=2, serial=12, serial_unseen=2)
+TINY = Size((1,), count=16, unseen=2, serial=12, serial_unseen=2, curve_s=5.0, knee_s=5.0)
 
 
 def test_every_part_is_found_by_its_number_and_an_unknown_one_is_refused() -> None:

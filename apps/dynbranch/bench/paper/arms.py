@@ -110,6 +110,7 @@ def seen_of(outcome: Outcome, asked: Workload, phases: Sequence[Phase], unseen: 
         workflows=len(pairs),
         wrong=sum(play.wrong for _, play in pairs),
         calls=sum(outcomes.values()),
+        ended_s=outcome.ended_s,
         outcomes=dict(sorted(outcomes.items())),
         fills=sum(one.fills for one in accounts),
         consumed=sum(one.consumed for one in accounts),

@@ -140,9 +140,12 @@ def strongest(cell: Cell, seen: By) -> str:
 def rate_of(cell: Cell, size: Size, found: Found) -> float:
     if cell.load != KNEE:
         return published_rate(cell.workload, cell.load, cell.machine)
-    return max(
-        CURVE, key=lambda rate: rate / mean_s([found[_curve(cell.workload, cell.machine, rate, size)]])
-    )
+    return max(CURVE, key=lambda rate: power(found[_curve(cell.workload, cell.machine, rate, size)]))
+
+
+def power(seen: Seen) -> float:
+    """Throughput over mean latency."""
+    return seen.workflows / seen.ended_s / mean_s([seen])
 
 
 def published_rate(workload: str, load: str, machine: str = "32B") -> float:
@@ -156,14 +159,14 @@ def published_rate(workload: str, load: str, machine: str = "32B") -> float:
 
 
 def _curve(workload: str, machine: str, rate: float, size: Size) -> Spec:
-    return Spec(
-        workload, "floor", MACHINES[machine], rate=rate, count=size.count, seed=size.seeds[0], mix="fresh"
-    )
+    count, seed = round(size.curve_s * rate), size.seeds[0]
+    return Spec(workload, "floor", MACHINES[machine], rate=rate, count=count, seed=seed, mix="fresh")
 
 
 def _spec(cell: Cell, arm: str, seed: int, size: Size, found: Found) -> Spec:
     rate = rate_of(cell, size, found)
-    return Spec(cell.workload, arm, MACHINES[cell.machine], rate=rate, count=size.count, seed=seed)
+    count = max(size.count, round(size.knee_s * rate)) if cell.load == KNEE else size.count
+    return Spec(cell.workload, arm, MACHINES[cell.machine], rate=rate, count=count, seed=seed)
 
 
 def _sooner(cell: Cell, seen: By) -> Figure:

@@ -54,6 +54,8 @@ class Seen:
     workflows: int = 0
     wrong: int = 0
     calls: int = 0
+    ended_s: float = 0.0
+    """When the last workflow had ended."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
     fills: int = 0
     consumed: int = 0
@@ -71,17 +73,20 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class Size:
     """``unseen``: the first workflows of a run do not count, as nothing is known yet. Serial runs have
-    ``serial`` workflows. ``data``: a folder of records instead of the package's."""
+    ``serial`` workflows. The load curve's runs last ``curve_s``, those at its knee ``knee_s`` at least.
+    ``data``: a folder of records instead of the package's."""
 
     seeds: tuple[int, ...] = (1, 2, 3)
     count: int = 700
     unseen: int = 70
     serial: int = 300
     serial_unseen: int = 50
+    curve_s: float = 240.0
+    knee_s: float = 120.0
     data: Path | None = None
 
 
-QUICK: Final = Size(seeds=(1,), count=120, unseen=30, serial=60, serial_unseen=15)
+QUICK: Final = Size((1,), count=120, unseen=30, serial=60, serial_unseen=15, curve_s=20.0, knee_s=20.0)
 
 Run = Callable[[Spec, Size], Seen]
 
