@@ -114,7 +114,7 @@ def seen_of(outcome: Outcome, asked: Workload, phases: Sequence[Phase], unseen: 
         outcomes=dict(sorted(outcomes.items())),
         fills=sum(one.fills for one in accounts),
         consumed=sum(one.consumed for one in accounts),
-        consumed_s=sum(one.used_s for one in accounts),
+        consumed_s=sum(one.used_s - one.discarded_s for one in accounts),
         discarded_s=sum(one.discarded_s for one in accounts),
         predictions=sum(one.predictions for one in accounts),
         opened=sum(one.opened for one in accounts),

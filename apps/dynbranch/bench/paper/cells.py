@@ -221,7 +221,14 @@ def _reductions(seen: By) -> Table:
 
 def _tails(seen: By, rates: Mapping[Cell, float]) -> Table:
     rows: Rows = [
-        ("cell", "rate a second", "slots busy, floor %", "p99 over the floor's", "fills a workflow")
+        (
+            "cell",
+            "rate a second",
+            "slots busy, floor %",
+            "p99 over the floor's",
+            "fills a workflow",
+            "their time discarded %",
+        )
     ]
     for cell in CELLS:
         floor, mine = seen[cell, "floor"], seen[cell, "dynbranch"]
@@ -234,9 +241,16 @@ def _tails(seen: By, rates: Mapping[Cell, float]) -> Table:
                 f"{100 * busy:.1f}",
                 told(p99_ratio(mine, floor), percent=False),
                 f"{fills:.2f}",
+                f"{100 * discarded_share(mine):.0f}",
             )
         )
     return Table("Figure 8: load and tails (paper's p99 at 32B: -11 to -36 %, HCI equal)", tuple(rows))
+
+
+def discarded_share(runs: Sequence[Seen]) -> float:
+    """Of the engine time of what ran ahead."""
+    consumed_s, discarded_s = sum(one.consumed_s for one in runs), sum(one.discarded_s for one in runs)
+    return discarded_s / (consumed_s + discarded_s) if discarded_s else 0.0
 
 
 def _panels(seen: By) -> tuple[Panel, ...]:

@@ -14,6 +14,7 @@ _COLUMNS = 4
 
 def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
     """As the file's suffix says: png, svg or pdf. Raises OSError, ValueError."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     columns = min(_COLUMNS, len(panels))
@@ -27,8 +28,9 @@ def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
         else:
             axis.set_axis_off()
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Without a date, the same numbers make the same file.
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    # Texts stay texts, and without a date the same numbers make the same file.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _panel(axis: Any, panel: Panel) -> None:
