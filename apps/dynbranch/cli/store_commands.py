@@ -177,7 +177,8 @@ def _nearest(nearest: Mapping[str, Any] | None) -> list[Table]:
     """The stored request that is most like it, and what is different."""
     if nearest is None:
         return []
-    who = "the same workflow" if nearest["same_workflow"] else f"workflow {nearest['workflow'] or 'unknown'}"
+    other = f"workflow {nearest['workflow']}" if nearest["workflow"] else "no workflow that is named"
+    who = "the same workflow" if nearest["same_workflow"] else other
     title = f"stored and most like it, of {escape(who)}: {nearest['name']}"
     table = Table("differs in", "this request", "the stored one", title=title, title_justify="left")
     for one in nearest["differences"]:

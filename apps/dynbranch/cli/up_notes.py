@@ -112,7 +112,7 @@ def how_to_use(
             f'  Tools    curl -i {url}/dynbranch/v1/tools/search -d \'{{"query": "river", "k": 2}}\'',
             f'  Write    curl -X PUT {passages}/passages/ID -d \'{{"text": "…"}}\'',
         ]
-    lines.append("  Look     dynbranch stats, dynbranch inspect branch (in this folder, in another terminal)")
+    lines.append(f"  Look     DYNBRANCH_URL={url} dynbranch stats (or: inspect branch), in another terminal")
     lines.append(f"  Metrics  curl {url}/metrics; those of the other services: {logs.parent / STATE_FILE}")
     lines.append(f"  Logs     {logs}")
     if traces:

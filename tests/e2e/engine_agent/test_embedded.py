@@ -16,12 +16,20 @@ from dynbranch.engine_agent.engines.http import Timeouts
 from dynbranch.engine_agent.engines.openai import OpenAiEngine, OpenAiSettings
 from dynbranch.engine_agent.engines.port import Engine, EngineUnavailable
 from dynbranch.engine_agent.engines.probe import Flavour
+from dynbranch.naming.equivalences import (
+    ABSENT_CONTENT,
+    BLOCK_BESIDE_CALLS,
+    CALL_IDS,
+    EMPTY_CONTENT,
+    SINGLE_TEXT_BLOCK,
+)
 from dynbranch.runtime.clock import SystemClock
 from unit.engine_agent.samples import chat_order
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 MODEL_ID = "smollm2"
+EVERY_EQUIVALENCE = {SINGLE_TEXT_BLOCK, BLOCK_BESIDE_CALLS, CALL_IDS, ABSENT_CONTENT, EMPTY_CONTENT}
 
 
 def engine(model_path: Path | None = None) -> EmbeddedEngine:
@@ -76,7 +84,7 @@ async def test_the_probe_knows_the_packaged_model() -> None:
         assert known["weights"].startswith("sha256:b179c9523d0e6a0f")
         assert known["quantisation"] == "Q4_1" and known["prefix_cache"] == "off"
         assert "instance" not in known
-        assert model.equivalences == {"single_text_block_is_string"} and model.not_reusable_reason == ""
+        assert model.equivalences == EVERY_EQUIVALENCE and model.not_reusable_reason == ""
 
         attached = OpenAiEngine(OpenAiSettings(facts.bypass_url), SystemClock())
         try:

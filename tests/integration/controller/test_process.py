@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from dynbranch.clients.controller import GrpcController
+from dynbranch.controller.core.pricing.snapshot import VERSION
 from dynbranch.domain.events import ArrivalSeen, EventBatch
 from dynbranch.domain.ids import DemandId, UnixMs
 from dynbranch.domain.reuse import Identity
@@ -129,7 +130,7 @@ async def test_what_admission_has_learned_is_written_when_it_stops_and_read_when
     environ = {"DYNBRANCH_CONTROLLER_CSL": "127.0.0.1:1", "DYNBRANCH_CONTROLLER_LEARNED": str(path)}
     assert (await served(**environ))[0] == 0
     written = json.loads(path.read_text())
-    assert written["version"] == 1
+    assert written["version"] == VERSION
     put(path, json.dumps({**written, "stages": [["routing", "work", 900.0, 1.0, 50.0, 1.0]]}))
     assert (await served(**environ))[0] == 0
     assert json.loads(path.read_text())["stages"] == [["routing", "work", 900.0, 1.0, 50.0, 1.0]]

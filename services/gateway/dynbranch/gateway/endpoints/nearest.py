@@ -57,7 +57,7 @@ def as_json(compared: Compared | None, arrival: Arrival) -> dict[str, Any] | Non
         "name": other.name.hex(),
         "workflow": other.workflow_id or None,
         "agent": other.agent_id or None,
-        "same_workflow": other.workflow_id == arrival.stage.identity.workflow_id,
+        "same_workflow": bool(other.workflow_id) and other.workflow_id == arrival.stage.identity.workflow_id,
         "differences": [
             {
                 "path": one.path,
