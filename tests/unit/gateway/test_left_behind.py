@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dynbranch.domain.ids import GenerationId, Instant
+from dataclasses import replace
+
+from dynbranch.domain.ids import Digest, GenerationId, Instant
 from dynbranch.domain.reuse import GenerationRef, Identity
 from dynbranch.gateway.core.left_behind import (
     MAX_OF_ONE_AGENT,
@@ -14,7 +16,9 @@ from dynbranch.gateway.core.left_behind import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-ME, YOU = Asker("group", "w", "a"), Asker("group", "w", "b")
+MODEL = Digest(bytes(32))
+ME = Asker("group", "tenant", "w", "a", "model", MODEL)
+YOU = replace(ME, agent_id="b")
 
 
 def left(number: int, until: float = 10.0, body: bytes = b"{}") -> LeftBehind:
@@ -22,8 +26,12 @@ def left(number: int, until: float = 10.0, body: bytes = b"{}") -> LeftBehind:
 
 
 def test_nobody_has_no_way_back() -> None:
-    assert asker_of("group", Identity(agent_id="a")) is None
-    assert asker_of("group", Identity(workflow_id="w", agent_id="a")) == ME
+    who = Identity("tenant", workflow_id="w", agent_id="a")
+    assert asker_of("group", Identity("tenant", agent_id="a"), "model", MODEL) is None
+    assert asker_of("group", who, "model", MODEL) == ME
+    assert asker_of("group", replace(who, tenant="other"), "model", MODEL) != ME
+    assert asker_of("group", who, "other-model", MODEL) != ME
+    assert asker_of("group", who, "model", Digest(bytes([1] * 32))) != ME
 
 
 def test_the_newest_is_found_first_and_once() -> None:

@@ -62,7 +62,7 @@ class Returning:
         """None where nothing would be found here: what has a name is found by it."""
         if stage.protocol is WireProtocol.TOOL or stage.plan.demands or self.grace_ms(stage) <= 0:
             return None
-        return asker_of(stage.sharing_group, stage.identity)
+        return asker_of(stage.sharing_group, stage.identity, stage.target, stage.plan.pool.fingerprint)
 
 
 def _is_same(request: NormalisedRequest, body: bytes) -> bool:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from dynbranch.domain.ids import Instant
+from dynbranch.domain.ids import Digest, Instant
 from dynbranch.domain.reuse import GenerationRef, Identity
 
 MAX_LEFT: Final = 256
@@ -21,17 +21,22 @@ MAX_OF_ONE_AGENT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Whose request it was. An empty workflow is nobody."""
+    """Whose request it was, of which model, and what executes it: what another executor writes is no answer
+    to it. An empty workflow is nobody."""
 
     sharing_group: str
+    tenant: str
     workflow_id: str
     agent_id: str
+    target: str
+    fingerprint: Digest
 
 
-def asker_of(sharing_group: str, identity: Identity) -> Asker | None:
+def asker_of(sharing_group: str, identity: Identity, target: str, fingerprint: Digest) -> Asker | None:
     if not identity.workflow_id:
         return None
-    return Asker(sharing_group, identity.workflow_id, identity.agent_id)
+    workflow_id, agent_id = identity.workflow_id, identity.agent_id
+    return Asker(sharing_group, identity.tenant, workflow_id, agent_id, target, fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
