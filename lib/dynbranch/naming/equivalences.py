@@ -83,12 +83,17 @@ def probe_pairs() -> tuple[ProbePair, ...]:
     return (*_plain_pairs(), *_pairs_beside_calls())
 
 
+_THOUGHT: Final = "<think>\nso\n</think>\n\n Done.\n"
+_RESPONSE: Final = "<tool_response>\none /no_think\n</tool_response>"
+"""Texts that templates look into, some of them in strings only."""
+
+
 def _plain_pairs() -> Iterator[ProbePair]:
     """Every role that the equivalence is applied to, in the middle and at the end; texts with blanks at their
-    edges."""
+    edges, and such as templates look into."""
     closing: dict[str, Json] = {"role": "user", "content": "And then?"}
     for role in sorted(_ROLES):
-        for text in ("One word", " a text\nwith edges \n"):
+        for text in ("One word", " a text\nwith edges \n", _THOUGHT, _RESPONSE):
             plain: dict[str, Json] = {"role": role, "content": text}
             opening: dict[str, Json] = {"role": "user", "content": "Begin."}
             block: dict[str, Json] = {**plain, "content": [{"type": "text", "text": text}]}
@@ -104,14 +109,18 @@ def _plain_pairs() -> Iterator[ProbePair]:
 def _pairs_beside_calls() -> Iterator[ProbePair]:
     """One conversation with parallel calls, words beside a call, and results at its end or before another
     question. All pairs of a context share their first request."""
-    for tools, chooses, thinks, goes_on in (
-        (False, False, False, False),
-        (True, False, False, False),
-        (True, True, False, False),
-        (True, False, True, False),
-        (True, False, False, True),
+    for tools, chooses, thinks, goes_on, marked in (
+        (False, False, False, False, False),
+        (True, False, False, False, False),
+        (True, True, False, False, False),
+        (False, False, True, False, False),
+        (True, False, True, False, False),
+        (True, False, False, True, False),
+        (True, False, True, True, False),
+        (True, False, False, True, True),
+        (True, False, True, True, True),
     ):
-        first = _conversation(thinks=thinks, goes_on=goes_on)
+        first = _conversation(thinks=thinks, goes_on=goes_on, marked=marked)
         for equivalence, second in (
             (CALL_IDS, _with_other_ids(first)),
             (ABSENT_CONTENT, tuple(_without_null(message) for message in first)),
@@ -121,21 +130,27 @@ def _pairs_beside_calls() -> Iterator[ProbePair]:
             yield ProbePair(equivalence, tools, first, second, chooses)
 
 
-def _conversation(*, thinks: bool, goes_on: bool) -> tuple[dict[str, Json], ...]:
+def _conversation(*, thinks: bool, goes_on: bool, marked: bool) -> tuple[dict[str, Json], ...]:
+    """Every text has blanks at its edges, or is ``marked`` with what templates look into."""
     thought: dict[str, Json] = {"reasoning_content": "I have to look."} if thinks else {}
     messages: list[dict[str, Json]] = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": " Look\nthere. \n"},
+        {"role": "system", "content": "/no_think" if marked else " Be brief.\n"},
+        {"role": "user", "content": _RESPONSE if marked else " Look\nthere. \n"},
         {"role": "assistant", "content": None, **thought, "tool_calls": [_call(0), _call(1)]},
-        {"role": "tool", "tool_call_id": call_id(0), "content": "one"},
+        {"role": "tool", "tool_call_id": call_id(0), "content": _RESPONSE if marked else " one\n"},
         {"role": "tool", "tool_call_id": call_id(1), "content": " two\n"},
-        {"role": "assistant", "content": "And there.", **thought, "tool_calls": [_call(2)]},
+        {
+            "role": "assistant",
+            "content": _THOUGHT if marked else " And there.\n",
+            **thought,
+            "tool_calls": [_call(2)],
+        },
         {"role": "tool", "tool_call_id": call_id(2), "content": "three"},
     ]
     if goes_on:
         messages += [
-            {"role": "assistant", "content": "That is all.", **thought},
-            {"role": "user", "content": "Really?"},
+            {"role": "assistant", "content": _THOUGHT if marked else "\n That is all. \n", **thought},
+            {"role": "user", "content": _RESPONSE if marked else " Really? \n"},
         ]
     return tuple(messages)
 
@@ -306,7 +321,8 @@ def _with_ids(messages: Sequence[dict[str, Json]], ids: dict[str, str]) -> list[
             calls: list[Json] = []
             for call in _calls(message):
                 sent = call["id"]
-                if not isinstance(sent, str) or sent in seen:
+                # A template may print whether there is an id at all.
+                if not isinstance(sent, str) or not sent or sent in seen:
                     return None
                 seen.add(sent)
                 calls.append({**call, "id": ids[sent]})
