@@ -32,6 +32,9 @@ class Reading:
         kept = await self._kept.find(owner, before)
         if kept is None:
             return b""
+        # Many may wait for the desk, each with what it found.
+        exchange.also_holds(kept.size)
         earlier = await self._desk.read(max(kept.asked, kept.earlier, key=len), conversation_in, kept)
         exchange.also_holds(len(earlier))
+        exchange.lets_go(kept.size)
         return earlier

@@ -37,6 +37,10 @@ class KeptResponse:
     asked: bytes
     answered: bytes
 
+    @property
+    def size(self) -> int:
+        return len(self.earlier) + len(self.asked) + len(self.answered)
+
     def encoded(self) -> bytes:
         parts = (self.earlier, self.asked, self.answered)
         return b"".join(len(part).to_bytes(_LENGTH_BYTES, "big") + part for part in parts)

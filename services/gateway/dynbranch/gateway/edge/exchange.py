@@ -231,6 +231,11 @@ class Exchange:
         """What the body brought along counts with it. Raises ApiError (503)."""
         self._count(self._taken_bytes + held_bytes)
 
+    def lets_go(self, held_bytes: int) -> None:
+        """Of what ``also_holds`` counted."""
+        self._taken_bytes -= held_bytes
+        self._room.give(held_bytes)
+
     def put_down(self) -> None:
         """The body is not held any more, nor does the connection hold this exchange: the two would wait for
         the garbage collector together."""

@@ -48,6 +48,8 @@ class ResponsesEndpoints:
         found = await kept.find(owner, response_id)
         if found is None:
             raise _not_found(response_id)
+        # For as long as its client takes to read it.
+        exchange.also_holds(len(found.answered))
         await _answer(exchange, found.answered)
 
     async def delete(self, exchange: Exchange, response_id: str) -> None:
