@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from enum import Enum
 from itertools import islice
 from typing import Final
@@ -91,8 +91,7 @@ def _described(value: Json) -> str:
     """A value for people who may not read the text in it."""
     match value:
         case Number(text):
-            number = Decimal(text)
-            return format(number, "f") if abs(number.adjusted()) < _SHOWN_DIGITS else text
+            return _plain(text)
         case bool():
             return "true" if value else "false"
         case str():
@@ -101,3 +100,13 @@ def _described(value: Json) -> str:
             return f"{kind_of(value)} of {len(value)}"
         case _:
             return kind_of(value)
+
+
+def _plain(spelling: str) -> str:
+    """A number as people write it, where that is short."""
+    try:
+        number = Decimal(spelling)
+    except InvalidOperation:
+        # JSON bounds no exponent, and no number can be reckoned with beyond some.
+        return spelling
+    return format(number, "f") if abs(number.adjusted()) < _SHOWN_DIGITS else spelling

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from dynbranch.naming.differences import MAX_DIFFERENCES, Difference, Kind, differences
 from dynbranch.naming.document import parse_body
 from dynbranch.naming.normalise import normalise_chat
@@ -48,6 +49,13 @@ def test_numbers_are_told_and_texts_are_not() -> None:
     found = {one.path: one for one in between(ASKED, there)}
     assert found["temperature"] == Difference("temperature", Kind.CHANGED, "0", "0.5")
     assert found["stop"] == Difference("stop", Kind.ONLY_THERE, there="a text of 6 characters")
+
+
+@pytest.mark.parametrize("spelling", ["1e9999999999999999999", "-1E-9999999999999999999", "1e999", "0e30"])
+def test_a_number_is_told_as_it_is_spelled_where_it_can_not_be_reckoned_with(spelling: str) -> None:
+    here = b'form\n{"default":%s}' % spelling.encode()
+    (found,) = differences(here, b'form\n{"default":2}')
+    assert found == Difference("default", Kind.CHANGED, spelling, "2")
 
 
 def test_a_longer_conversation() -> None:
