@@ -19,6 +19,7 @@ from dynbranch.gateway.record_file import LinesLost, RecordFile
 from dynbranch.gateway.recording import (
     MAX_HELD_BYTES,
     MAX_OPEN,
+    MAX_OPEN_BYTES,
     Bodies,
     Came,
     Noted,
@@ -94,6 +95,24 @@ async def test_a_request_that_never_ends_does_not_hold_up_the_file_for_ever(tmp_
     await recorder.flush()
     lines = read_traffic(tmp_path / "t.jsonl")
     assert len(lines) == MAX_OPEN + 1 and lines[0].output is None and lines[-1].output is not None
+
+
+async def test_a_long_answer_does_not_keep_large_requests_out_of_the_file(tmp_path: Path) -> None:
+    recorder = recorder_in(tmp_path)
+    large = b"x" * (MAX_OPEN_BYTES // 8)
+    slow = recorder.note(noted(b"slow"))
+    assert slow is not None
+    for _ in range(16):
+        record(recorder, noted(large), came())
+        recorder.wrote(("people/1",))
+        await recorder.flush()
+    recorder.end(slow, came("late"))
+    await recorder.flush()
+    recording = read_recording(tmp_path / "t.jsonl")
+    first, *others = recording.exchanges
+    assert (first.body, first.output) == (b"slow", None)
+    assert len(others) == len(recording.writes) == 16 and all(one.output is not None for one in others)
+    assert recorder.dropped == 0
 
 
 async def test_hashed_tells_equal_from_different_and_nothing_else(tmp_path: Path) -> None:

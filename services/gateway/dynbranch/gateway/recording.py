@@ -32,6 +32,10 @@ MAX_OPEN: Final = 1024
 MAX_HELD_BYTES: Final = 32 * 2**20
 """Of requests that are not written yet, under way or not. What would be more is not recorded."""
 
+MAX_OPEN_BYTES: Final = MAX_HELD_BYTES * 3 // 4
+"""Of those that wait for an earlier one's answer, as of ``MAX_OPEN``: the rest is for what is being written,
+so that one long answer never keeps all that comes after it out of the file."""
+
 ALL_TYPES: Final = "*"
 ANY_KEY: Final = "*"
 _GATHER_S: Final = 0.1
@@ -122,6 +126,7 @@ class Recorder:
         self._clock = clock
         self._zero_ms = clock.unix_ms() - clock.now() * 1000
         self._open: deque[Recorded | Wrote] = deque()
+        self._open_bytes = 0
         self._finished: list[Recorded | Wrote] = []
         self._held_bytes = 0
         self._some = asyncio.Event()
@@ -136,25 +141,18 @@ class Recorder:
     def note(self, noted: Noted) -> Recorded | None:
         """None: too much is held already."""
         size = len(noted.body)
-        if self._held_bytes + size > MAX_HELD_BYTES:
-            self.dropped += 1
+        if not self._takes(size):
             return None
-        self._held_bytes += size
         recorded = Recorded(noted, self._now_ms(), size)
         self._open.append(recorded)
-        self._give_up_the_earliest()
         return recorded
 
     def wrote(self, records: Sequence[str]) -> None:
         """A write, in its place among the arrivals."""
         wrote = Wrote(tuple(records), self._now_ms(), sum(map(len, records)))
-        if self._held_bytes + wrote.size > MAX_HELD_BYTES:
-            self.dropped += 1
-            return
-        self._held_bytes += wrote.size
-        self._open.append(wrote)
-        self._give_up_the_earliest()
-        self._pass_on()
+        if self._takes(wrote.size):
+            self._open.append(wrote)
+            self._pass_on()
 
     def selected(self, recorded: Recorded, selections: Sequence[Selection]) -> None:
         """What its request or its answer decided, where a template says so."""
@@ -170,6 +168,7 @@ class Recorder:
             added += sum(len(call.arguments) for call in output.calls)
             recorded.size += added
             self._held_bytes += added
+            self._open_bytes += added
         recorded.came, recorded.done_ms, recorded.is_over = came, self._now_ms(), True
         self._pass_on()
 
@@ -211,16 +210,30 @@ class Recorder:
     def _now_ms(self) -> float:
         return round(self._zero_ms + self._clock.now() * 1000, 3)
 
-    def _give_up_the_earliest(self) -> None:
-        earliest = self._open[0]
-        if len(self._open) > MAX_OPEN and isinstance(earliest, Recorded):
-            earliest.is_over = True
+    def _takes(self, size: int) -> bool:
+        """Counts one more, where there is room for it."""
+        self._give_up_the_earliest(size)
+        if self._held_bytes + size > MAX_HELD_BYTES:
+            self.dropped += 1
+            return False
+        self._held_bytes += size
+        self._open_bytes += size
+        return True
+
+    def _give_up_the_earliest(self, coming: int) -> None:
+        """Until another one of that size may wait with the rest."""
+        while self._open and (len(self._open) >= MAX_OPEN or self._open_bytes + coming > MAX_OPEN_BYTES):
+            earliest = self._open[0]
+            if isinstance(earliest, Recorded):
+                earliest.is_over = True
             self._pass_on()
 
     def _pass_on(self) -> None:
         """Those that no earlier one keeps waiting."""
         while self._open and self._open[0].is_over:
-            self._finished.append(self._open.popleft())
+            passed = self._open.popleft()
+            self._open_bytes -= passed.size
+            self._finished.append(passed)
             self._some.set()
 
 
