@@ -1,4 +1,4 @@
-"""Chat templates that look at how a text is spelled: no two requests that they print differently have one name."""
+"""Chat templates that look at how a text is spelled: what they print differently has two names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _EACH, _END = "{%- for m in messages -%}<{{ m.role }}>", "</>{%- endfor -%}"
 TRIMS_STRINGS_BESIDE_CALLS = (
     _PRINT
     + _EACH
-    + "{% if m.tool_calls and m.content is string %}{{ m.content|trim }}{% else %}{{ p(m.content) }}{% endif %}"
+    + "{% if m.tool_calls and m.content is string %}{{ m.content|trim }}"
+    + "{% else %}{{ p(m.content) }}{% endif %}"
     + _CALLS
     + _END
 )
@@ -38,7 +39,8 @@ PRINTS_THOUGHTS_AFTER_THE_LAST_QUESTION = (
     + "(m.content is string and m.content.startswith('<tool_response>')) -%}"
     + "{%- set at.last = loop.index0 -%}{%- endif -%}{%- endfor -%}"
     + _EACH
-    + "{% if m.reasoning_content and loop.index0 > at.last %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    + "{% if m.reasoning_content and loop.index0 > at.last %}<think>{{ m.reasoning_content }}</think>"
+    + "{% endif %}"
     + "{{ p(m.content) }}"
     + _CALLS
     + _END

@@ -21,9 +21,10 @@ MAX_OF_A_GROUP: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests that may be compared: who shares results may see what they were asked for."""
+    """Requests that may be compared: of one tenant, who share results."""
 
     sharing_group: str
+    tenant: str
     workflow_type_id: str
     target: str
 
@@ -40,7 +41,7 @@ class RecentArrival:
 
 
 def group_of(sharing_group: str, identity: Identity, target: str) -> Group:
-    return Group(sharing_group, identity.workflow_type_id, target)
+    return Group(sharing_group, identity.tenant, identity.workflow_type_id, target)
 
 
 class RecentArrivals:

@@ -50,21 +50,24 @@ async def nearest_stored(
 
 
 def as_json(compared: Compared | None, arrival: Arrival) -> dict[str, Any] | None:
+    """Of another workflow's request only where it differs: of who tries text after text, the place of the
+    first difference would be told the other's letter by letter."""
     if compared is None:
         return None
     other, found = compared.other, compared.found
+    own = bool(other.workflow_id) and other.workflow_id == arrival.stage.identity.workflow_id
     return {
         "name": other.name.hex(),
         "workflow": other.workflow_id or None,
         "agent": other.agent_id or None,
-        "same_workflow": bool(other.workflow_id) and other.workflow_id == arrival.stage.identity.workflow_id,
+        "same_workflow": own,
         "differences": [
             {
                 "path": one.path,
                 "kind": one.kind.value,
-                "here": one.here or None,
-                "there": one.there or None,
-                "from_character": one.from_character,
+                "here": (one.here or None) if own else None,
+                "there": (one.there or None) if own else None,
+                "from_character": one.from_character if own else None,
             }
             for one in found[:SHOWN]
         ],
