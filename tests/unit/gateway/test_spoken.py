@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from dynbranch.gateway.core.spoken import (
     MOST,
+    MOST_AT_ONCE,
+    MOST_LOOK_UPS,
+    MOST_LOOK_UPS_AT_ONCE,
     MOST_OVERLAP,
+    MOST_READ,
     MOST_REQUEST_CHARACTERS,
     MenuSpoken,
     RequestSpoken,
@@ -131,6 +136,53 @@ def test_what_never_ends_is_bounded() -> None:
     for _ in range(64):
         of.feed("Irma " * 13)
     assert len(of._speech._text) <= MOST_OVERLAP + 65  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("make", [of_request, lambda: of_menu("Irma Lund")])
+def test_of_a_large_piece_the_beginning_is_read(make: Callable[[], SpokenNames]) -> None:
+    filler = "it is. " * (MOST_AT_ONCE // 7 + 1)
+    assert said(make(), "Irma Lund, " + filler) == ["Irma Lund"]
+    names = make()
+    assert said(names, filler + "Irma Lund, ") == []
+    assert said(names, "Irma Lund, ") == ["Irma Lund"]
+    assert said(make(), filler[: MOST_AT_ONCE - 5] + "Irma " + filler, "Lund, ") == []
+
+
+@pytest.mark.parametrize("make", [of_request, lambda: of_menu("Irma Lund")])
+def test_of_a_long_answer_the_beginning_is_read(make: Callable[[], SpokenNames]) -> None:
+    names = make()
+    assert said(names, *["it is. " * 100] * (MOST_READ // 700 + 1), "Irma Lund, ") == []
+    names.begin()
+    assert said(names, "Irma Lund, ") == ["Irma Lund"]
+
+
+class Counting(RequestTexts):
+    def __init__(self, *texts: str) -> None:
+        super().__init__(texts)
+        self.looked_for: list[str] = []
+
+    def has(self, name: str) -> bool:
+        self.looked_for.append(name)
+        return super().has(name)
+
+
+def test_few_names_are_looked_for_and_each_once() -> None:
+    texts = Counting("Irma Lund")
+    names = SpokenNames(RequestSpoken(texts))
+    assert said(names, "Ed, Flo, " * 50, "Ed, ", "Irma Lund. ", "Irma Lund. ") == ["Irma Lund"]
+    assert texts.looked_for == ["Ed", "Flo", "Irma Lund"]
+    many = ["".join(f"N{piece}x{number}, " for number in range(100)) for piece in range(9)]
+    texts = Counting("Irma Lund")
+    names = SpokenNames(RequestSpoken(texts))
+    assert said(names, many[0]) == [] and len(texts.looked_for) == MOST_LOOK_UPS_AT_ONCE
+    assert said(names, "Irma Lund, ") == ["Irma Lund"], "each piece has its own"
+    assert said(names, *many) == [] and len(texts.looked_for) == MOST_LOOK_UPS
+
+
+def test_what_nobody_asks_for_any_more_is_not_looked_for() -> None:
+    texts = Counting("Ada, Bo, Cy, Di, Ed")
+    assert said(SpokenNames(RequestSpoken(texts)), "Ada, Bo, Cy, Di, Ed, ") == ["Ada", "Bo", "Cy"]
+    assert texts.looked_for == ["Ada", "Bo", "Cy"]
 
 
 TEXTS = st.lists(

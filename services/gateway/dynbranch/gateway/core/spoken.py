@@ -9,7 +9,7 @@ stand in the request itself. Pure; a piece costs its own length and a bounded ov
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -30,6 +30,16 @@ MOST_OVERLAP = 256
 """Characters of an answer that are kept because a name may go on: longer than any name of twelve words."""
 MOST_OCCURRENCES = 8
 """Looked at of one name: where none of them stands for itself, the name is a part of others."""
+MOST_AT_ONCE = 4096
+"""Characters read of one piece, which take some milliseconds: everybody waits for them. Of a larger piece, as
+of an answer that is there all at once, the rest is passed over."""
+MOST_READ = 65_536
+"""Characters read of one answer. A thought that has named nothing by then is not about to choose."""
+MOST_LOOK_UPS_AT_ONCE = 64
+"""Names of one piece that are looked for in the request: of the slowest, a third of a millisecond each."""
+MOST_LOOK_UPS = 256
+"""Names that are looked for in one request: what was found out of one is remembered, and others than these
+are not told."""
 _AROUND = 64
 _MOST_DROPPED = 3
 """Words before a name that are capitalised because a sentence begins with them: "Next Find Irma Lund"."""
@@ -45,8 +55,9 @@ class Speech(Protocol):
         """Another answer comes in its place."""
         ...
 
-    def feed(self, added: str) -> list[str]:
-        """Names that are spoken of now, in the answer's or the menu's own spelling. Some may come twice."""
+    def feed(self, added: str) -> Iterable[str]:
+        """Names that are spoken of now, in the answer's or the menu's own spelling. Some may come twice.
+        Those that nobody asks for are not looked for."""
         ...
 
     def begun(self, beginning: str) -> str | None:
@@ -164,36 +175,41 @@ class RequestSpoken:
     def __init__(self, request: RequestTexts) -> None:
         self._request = request
         self._text = ""
+        self._stands: dict[str, bool] = {}
 
     def begin(self) -> None:
         self._text = ""
 
-    def feed(self, added: str) -> list[str]:
+    def feed(self, added: str) -> Iterator[str]:
         text = _unescaped(self._text + added)
         # What it begins shows with the next piece.
         escape = "\\" * text.endswith("\\")
         text = text[: len(text) - len(escape)]
         closed = max(joined_so_far(text), len(text) - MOST_OVERLAP)
         self._text = text[closed:] + escape
-        found: list[str] = []
-        taken = 0
-        for span in sorted(spans(text[:closed]), key=lambda span: (span.at, -len(span.name))):
-            name = self._standing(span.name) if span.at >= taken else None
+        return self._found(text[:closed])
+
+    def _found(self, text: str) -> Iterator[str]:
+        most, taken = min(MOST_LOOK_UPS, len(self._stands) + MOST_LOOK_UPS_AT_ONCE), 0
+        for span in sorted(spans(text), key=lambda span: (span.at, -len(span.name))):
+            name = self._standing(span.name, most) if span.at >= taken else None
             if name is not None:
-                found.append(name)
+                yield name
                 # "Lund & Vale" is one; of "Lund and Vale" nobody knows whether it is one or two.
                 taken = taken if " and " in name else span.at + len(span.name)
-        return found
 
     def begun(self, beginning: str) -> str | None:
         """Of an open set nothing is known before its end."""
         return None
 
-    def _standing(self, name: str) -> str | None:
+    def _standing(self, name: str, most: int) -> str | None:
+        """``most``: names that may have been looked for by then."""
         if len(name) > LONGEST_ITEM:
             return None
         for _ in range(_MOST_DROPPED):
-            if self._request.has(name):
+            if name not in self._stands and len(self._stands) < most:
+                self._stands[name] = self._request.has(name)
+            if self._stands.get(name, False):
                 return name
             _, _, name = name.partition(" ")
             if not name[:1].isupper():
@@ -209,6 +225,7 @@ class SpokenNames:
         self._speech = speech
         self._told: set[str] = set()
         self._without = frozenset(without)
+        self._unread = MOST_READ
 
     @property
     def is_over(self) -> bool:
@@ -217,23 +234,32 @@ class SpokenNames:
     def begin(self) -> None:
         """Another answer comes in its place. What was told stays told."""
         self._speech.begin()
+        self._unread = MOST_READ
 
     def feed(self, added: str) -> tuple[str, ...]:
-        if self.is_over or not added:
+        read = added[: min(MOST_AT_ONCE, self._unread)]
+        if self.is_over or not read:
             return ()
-        return self._fresh(self._speech.feed(added))
+        self._unread -= len(read)
+        fresh = self._fresh(self._speech.feed(read))
+        if len(read) < len(added):
+            # No name goes on behind what is passed over.
+            self._speech.begin()
+        return fresh
 
     def begun(self, beginning: str) -> tuple[str, ...]:
         """The choice itself is being written, and this is its beginning."""
         name = None if self.is_over else self._speech.begun(beginning)
         return self._fresh((name,)) if name is not None else ()
 
-    def _fresh(self, found: Sequence[str]) -> tuple[str, ...]:
+    def _fresh(self, found: Iterable[str]) -> tuple[str, ...]:
         fresh = []
         for name in found:
-            if name not in self._told and name not in self._without and not self.is_over:
+            if name not in self._told and name not in self._without:
                 self._told.add(name)
                 fresh.append(name)
+                if self.is_over:
+                    break
         return tuple(fresh)
 
 
