@@ -168,6 +168,23 @@ async def test_another_key_finds_nothing(world: World) -> None:
     assert (await found(world, mine, MINE)).status == 200
 
 
+@pytest.mark.parametrize("shared", [{"authorization": "Basic cHJveHk6cHc="}, MINE, {}], ids=str)
+async def test_a_header_that_many_share_makes_nobody_the_owner(world: World, shared: dict[str, str]) -> None:
+    mine = (await asked(world, {**shared, "x-api-key": "mine"})).json["id"]
+    for other in ({**shared, "x-api-key": "yours"}, shared, {**YOURS, "x-api-key": "mine"}):
+        assert (await found(world, mine, other)).status == 404
+        assert (await world.get(f"/v1/responses/{mine}", other, "DELETE")).status == 404
+        assert (await asked(world, other, previous_response_id=mine)).status == 400
+    assert (await found(world, mine, {**shared, "x-api-key": "mine"})).status == 200
+
+
+async def test_a_key_is_the_same_however_its_scheme_is_spelled(world: World) -> None:
+    mine = (await asked(world, MINE)).json["id"]
+    assert (await found(world, mine, {"authorization": "bEARER  mine"})).status == 200
+    for other in ({"authorization": "Bearer MINE"}, {"authorization": "mine"}, {"x-api-key": "Bearer mine"}):
+        assert (await found(world, mine, other)).status == 404
+
+
 @pytest.mark.parametrize("sharing", ["tenant", "all"])
 async def test_another_tenant_finds_nothing_whatever_is_shared(sharing: str) -> None:
     tenants = Tenants({"mine": "a", "too": "a", "yours": "b"}, operators=["b"])

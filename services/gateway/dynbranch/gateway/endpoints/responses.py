@@ -24,8 +24,12 @@ async def no_socket(exchange: Exchange, _: str) -> None:
 
 
 def owner_of(tenant: str, headers: Mapping[str, str]) -> Owner:
-    """Whoever has the same key."""
-    return Owner(tenant, headers.get("authorization") or headers.get("x-api-key") or "")
+    """Whoever is authorised by all the same: of two headers one may be a proxy's, which many share."""
+    scheme, _, token = headers.get("authorization", "").strip().partition(" ")
+    # No scheme minds its case, and what no header can hold stands between the two.
+    authorization = f"{scheme.capitalize()} {token.strip()}".strip()
+    key = headers.get("x-api-key", "")
+    return Owner(tenant, f"{authorization}\n{key}" if key else authorization)
 
 
 class ResponsesEndpoints:
