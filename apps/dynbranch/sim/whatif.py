@@ -18,6 +18,12 @@ from dynbranch.sim.fleet.workflows import Call, Workflow, Workload
 USUAL: Final = ("floor", "c1", "c2", "dynbranch")
 
 
+MAX_DAYS: Final = 100
+"""From the first workflow to the last. A day takes seconds to simulate, also one on which nothing happens."""
+
+_DAY_S: Final = 86_400.0
+
+
 class NoAnswer(ValueError):
     """The question can not be asked. The message says why."""
 
@@ -95,6 +101,14 @@ def check(question: Question) -> None:
     largest = max(call.prompt_tokens + call.output_tokens for call in _calls(question.workload))
     if largest > room:
         raise NoAnswer(f"a request of {largest} tokens is larger than an engine's KV pool of {room}")
+    days = max(one.at_s + _paused_s(one) for one in question.workload.workflows) / _DAY_S
+    if days > MAX_DAYS:
+        raise NoAnswer(f"the workflows take {days:.0f} days, and no more than {MAX_DAYS} are simulated")
+
+
+def _paused_s(workflow: Workflow) -> float:
+    """How long it waits between its requests."""
+    return sum(turn.gap_s + sum(step.call.before_s for step in turn.steps) for turn in workflow.turns)
 
 
 def at_rate(workload: Workload, rate: float) -> Workload:

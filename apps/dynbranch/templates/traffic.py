@@ -23,13 +23,19 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from dynbranch.domain.events import Selection
 from dynbranch.domain.template import Output, StageKind, ToolCall
 from dynbranch.naming.assembly import MalformedLog
 from dynbranch.rendering.outputs import output_of
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+LATEST_MS: Final = 1e13
+"""Times count from 1970 or from a recording's own beginning: none is before it, or this far behind it."""
+
+MAX_TOKENS: Final = 10**9
+"""Of one request. No engine holds as many."""
 
 _WRITE = re.compile(rb'\s*\{\s*"kind"\s*:\s*"write"')
 
@@ -86,11 +92,15 @@ class Recording:
     writes: tuple[Written, ...]
 
 
+_Ms: TypeAlias = Annotated[float, Field(ge=0, le=LATEST_MS, allow_inf_nan=False)]
+_Tokens: TypeAlias = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+
+
 class _Write(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     records: list[str]
-    at_ms: float
+    at_ms: _Ms
 
 
 class _Call(BaseModel):
@@ -130,8 +140,8 @@ class _Line(BaseModel):
     agent_id: str = ""
     output: str | _Output | None = None
     items: list[str] | None = None
-    at_ms: float = 0.0
-    done_ms: float | None = None
+    at_ms: _Ms = 0.0
+    done_ms: _Ms | None = None
     outcome: str = ""
     reads: list[str] | None = None
     name: str = ""
@@ -139,9 +149,9 @@ class _Line(BaseModel):
     parent_id: str = ""
     turn: int = Field(0, ge=0)
     selections: list[_Selection] = []
-    prompt_tokens: int = Field(0, ge=0)
-    output_tokens: int = Field(0, ge=0)
-    execution_ms: float | None = Field(None, ge=0)
+    prompt_tokens: _Tokens = 0
+    output_tokens: _Tokens = 0
+    execution_ms: _Ms | None = None
     failed: bool = False
 
 
@@ -252,6 +262,9 @@ def events(exchanges: list[Exchange]) -> Iterator[Event]:
 def _is_whole(line: bytes) -> bool:
     try:
         json.loads(line)
+    except RecursionError:
+        # It is refused as it stands: nobody writes such a line.
+        return True
     except ValueError:
         return False
     return True

@@ -48,6 +48,7 @@ def test_what_can_not_be_answered_is_said() -> None:
         (replace(question, parameters=small), "larger than an engine's KV pool"),
         (replace(question, engines=0), "no engines"),
         (replace(question, workload=workload()), "no workflows"),
+        (replace(question, workload=workload(0, 1e9)), "take 11574 days, and no more than 100"),
     ):
         with pytest.raises(NoAnswer, match=says):
             check(wrong)

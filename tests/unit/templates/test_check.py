@@ -168,6 +168,18 @@ def test_engine_chunks_are_an_answer_too(tmp_path: Path) -> None:
     assert exchange.output == Output("hi", finish="stop")
 
 
+LINE = '{"workflow_type":"t","workflow_id":"w","target":"m","body":"{}"}'
+
+
+def test_a_last_line_that_nobody_writes_is_none_that_is_being_written(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_text(f"{LINE}\n{LINE[:-9]}")
+    assert len(read_traffic(file)) == 1
+    file.write_text(f"{LINE}\n{'[' * 100_000}")
+    with pytest.raises(TrafficInvalid, match=r"t\.jsonl:2: .*recursion limit exceeded"):
+        read_traffic(file)
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -177,7 +189,16 @@ def test_engine_chunks_are_an_answer_too(tmp_path: Path) -> None:
         ('{"workflow_type":"t","workflow_id":"w","target":"m","body":"{}","kind":"x"}', "kind: "),
         ('{"workflow_type":"t","workflow_id":"w","target":"m"}', "body: it is missing"),
         ('{"kind":"write","records":[]}', "at_ms: Field required"),
+        ('{"kind":"write","records":[],"at_ms":1e999}', "at_ms: Input should be a finite number"),
+        (f'{LINE[:-1]},"at_ms":NaN}}', "at_ms: Input should be a finite number"),
+        (f'{LINE[:-1]},"done_ms":-Infinity}}', "done_ms: Input should be a finite number"),
+        (f'{LINE[:-1]},"at_ms":-1e300}}', "at_ms: Input should be greater than or equal to 0"),
+        (f'{LINE[:-1]},"at_ms":1e15}}', "at_ms: Input should be less than or equal to 1"),
+        (f'{LINE[:-1]},"execution_ms":1e308}}', "execution_ms: Input should be less than or equal to 1"),
+        (f'{LINE[:-1]},"prompt_tokens":1{"0" * 400}}}', "prompt_tokens: Input should be less than or equal"),
+        ("[" * 100_000, "recursion limit exceeded"),
     ],
+    ids=lambda text: text[:80],
 )
 def test_a_bad_line_is_named(line: str, says: str, tmp_path: Path) -> None:
     file = tmp_path / "t.jsonl"
