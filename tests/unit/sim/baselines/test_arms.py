@@ -352,7 +352,8 @@ def test_every_workflow_ends_and_without_writes_nothing_is_wrong(
         assert len(play.outcomes) == sum(len(turn.steps) for turn in play.workflow.turns)
     whole = serving.spending.total
     assert whole.consumed <= whole.fills <= whole.stages
-    assert 0 <= whole.discarded_s <= whole.used_s
+    # The same seconds, added up in another order.
+    assert 0 <= whole.discarded_s <= whole.used_s + 1e-9
 
 
 @settings(max_examples=30, deadline=None)
