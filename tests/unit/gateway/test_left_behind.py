@@ -52,6 +52,17 @@ def test_what_has_ended_by_itself_is_not_found() -> None:
     assert len(known) == 0
 
 
+def test_what_has_ended_is_not_held_for_whoever_does_not_come_back() -> None:
+    known = LeftGenerations()
+    known.leave(ME, left(1, until=5))
+    known.leave(ME, left(2, until=7))
+    known.leave(YOU, left(3, until=5))
+    known.forget_ended(Instant(5))
+    known.validate_state()
+    assert len(known) == 1 and known.of(ME, Instant(6)) == (left(2, until=7),)
+    assert known.of(replace(ME, workflow_id="x"), Instant(7)) == () and len(known) == 0
+
+
 @given(
     st.lists(
         st.tuples(

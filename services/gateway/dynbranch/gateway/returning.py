@@ -32,8 +32,9 @@ class Returning:
         self._detach_grace_ms = detach_grace_ms
         self._left = LeftGenerations()
 
-    @property
     def anything_left(self) -> bool:
+        """That may still run."""
+        self._left.forget_ended(self._clock.now())
         return bool(self._left)
 
     def grace_ms(self, stage: Stage) -> int:
@@ -44,7 +45,9 @@ class Returning:
         asker = self._asker(stage)
         if asker is None or life.generation is None or life.state not in _RUNS:
             return
-        until = Instant(self._clock.now() + self.grace_ms(stage) / 1000)
+        now = self._clock.now()
+        self._left.forget_ended(now)
+        until = Instant(now + self.grace_ms(stage) / 1000)
         self._left.leave(asker, LeftBehind(life.generation, stage.body, until))
 
     async def own_generation(self, stage: Stage, request: NormalisedRequest) -> GenerationRef | None:

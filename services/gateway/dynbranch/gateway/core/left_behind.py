@@ -73,13 +73,13 @@ class LeftGenerations:
 
     def of(self, asker: Asker, now: Instant) -> tuple[LeftBehind, ...]:
         """Those that may still run, newest first."""
-        known = self._of.get(asker)
-        if not known:
-            return ()
-        for generation in tuple(known):
-            if self._left[asker, generation].until <= now:
-                self.take(asker, generation)
+        self.forget_ended(now)
         return tuple(self._left[asker, one] for one in reversed(self._of.get(asker, ())))
+
+    def forget_ended(self, now: Instant) -> None:
+        """Nobody goes on with them any more, whoever left them."""
+        for asker, generation in [key for key, left in self._left.items() if left.until <= now]:
+            self.take(asker, generation)
 
     def take(self, asker: Asker, generation: GenerationRef) -> bool:
         """It is one request's from now on. False: it is another's already."""

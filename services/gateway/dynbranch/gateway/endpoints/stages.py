@@ -125,7 +125,7 @@ class StageEndpoints:
         self._arrived(account, arrival, span, exchange, arrival.request.document.source)
         stage, sink = arrival.stage, self._sink(dialect, exchange, account, arrival, document, owner)
         del document
-        if self._returning.anything_left:
+        if self._returning.anything_left():
             own = await self._returning.own_generation(stage, arrival.request)
             stage = replace(stage, plan=replace(stage.plan, resumes=own))
         if arrival.who is not None and arrival.request.streaming:
