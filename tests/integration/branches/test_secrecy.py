@@ -12,15 +12,20 @@ from integration.branches.lives import LEFT
 from integration.branches.stack import ROUTE, Answer, Stack, running_stack
 
 KEYS = {"alice": "acme", "amy": "acme", "bob": "other"}
+ATTEMPTS = 10
 FIRST = f"{LEFT} #1"
 """What only the first execution says: the stage is sampled, and each draw counts."""
 
 
-async def undecided(stack: Stack) -> asyncio.Future[Answer | None]:
-    """The shadows stand, and the model still decides."""
+async def undecided(stack: Stack) -> asyncio.Future[Answer | None] | None:
+    """The shadows stand, and the model still decides. None: nothing runs ahead, as the predictors, which have
+    threads of their own, were late."""
     stack.gates[ROUTE] = asyncio.Event()
     route = asyncio.ensure_future(stack.post(ROUTE, key="alice"))
-    assert await stack.until(lambda: stack.states("left") == ["shadow", "shadow"], 20.0)
+    if not await stack.until(lambda: stack.states("left") == ["shadow", "shadow"], 20.0):
+        stack.gates[ROUTE].set()
+        await route
+        return None
     assert stack.runs[LEFT] == 1
     return route
 
@@ -59,10 +64,13 @@ async def asked_of_everything(stack: Stack) -> dict[str, Answer]:
     return found
 
 
-async def looked_at_from_everywhere(caplog: pytest.LogCaptureFixture) -> None:
+async def looked_at_from_everywhere(caplog: pytest.LogCaptureFixture) -> bool:
+    """Whether there was a shadow to look for."""
     tenants = Tenants(KEYS, operators=("acme", "other"))
     async with running_stack(Awaits("nobody", 0, Fault.LOSE), once=True, tenants=tenants) as stack:
         route = await undecided(stack)
+        if route is None:
+            return False
         found = await asked_of_everything(stack)
         assert found["alice: POST /dynbranch/v1/explain"].status == 200
         for where, answer in found.items():
@@ -77,9 +85,17 @@ async def looked_at_from_everywhere(caplog: pytest.LogCaptureFixture) -> None:
         assert own is not None and (own.outcome, own.text) == ("promoted", f"done: {FIRST}")
         await stack.comes_to_rest()
     assert FIRST not in caplog.text
+    return True
 
 
 @pytest.mark.promise("C2.shadow_unreadable", "I2")
 def test_no_way_to_look_shows_a_shadow(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    in_leaping_time(looked_at_from_everywhere(caplog))
+
+    async def looked_at() -> None:
+        seen = [await looked_at_from_everywhere(caplog)]
+        while not seen[-1] and len(seen) < ATTEMPTS:
+            seen.append(await looked_at_from_everywhere(caplog))
+        assert seen[-1]
+
+    in_leaping_time(looked_at())
