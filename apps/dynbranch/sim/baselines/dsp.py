@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from dynbranch.domain.template import Template, Window
+from dynbranch.domain.template import Template
+from dynbranch.sim.baselines.compared import Compared
 from dynbranch.sim.baselines.early import Chain, EarlyResults
-from dynbranch.sim.baselines.foretelling import Rates, chain_of, foretold
+from dynbranch.sim.baselines.foretelling import Rates, chain_of, decoded, foretold, place_of
 from dynbranch.sim.baselines.plan_depth import PlanDepth, first_mismatch
-from dynbranch.sim.baselines.spending import Spending
-from dynbranch.sim.fleet.engines import Fleet, Run
+from dynbranch.sim.fleet.engines import Fleet
 from dynbranch.sim.fleet.playing import Play, Records, Served, Then
-from dynbranch.sim.fleet.workflows import Call, Decision, Step, Turn, Write
+from dynbranch.sim.fleet.workflows import Call, Decision, Step
 from dynbranch.sim.heap import Timer
 
 
@@ -61,15 +61,12 @@ class _Task:
     streak: list[tuple[str, bool]] = field(default_factory=list)
 
 
-class Dsp:
+class Dsp(Compared):
     def __init__(
         self, fleet: Fleet, records: Records, setting: DspSetting, template: Template, rates: Rates, seed: int
     ) -> None:
-        self.spending = Spending()
-        self.accounts = self.spending.accounts
+        super().__init__(fleet, records)
         self.depth = PlanDepth(setting.offset, setting.lam, setting.trained)
-        self._fleet = fleet
-        self._records = records
         self._setting = setting
         self._rates = rates
         self._seed = seed
@@ -82,21 +79,13 @@ class Dsp:
         )
         return None
 
-    def waits(self, play: Play, turn: Turn) -> None:
-        pass
-
     def call(self, play: Play, step: Step, then: Then) -> None:
         task, index, decision = self._tasks[play.name], play.step, step.decision
         steps = decision is not None and decision.point in self._decoded
         if decision is not None and steps:
             then = partial(self._decided, task, index, decision, then)
         if not task.early.take(step.call, then):
-            value = self._records.value_of(step)
-
-            def ended(run: Run) -> None:
-                then(Served("miss", value))
-
-            self._fleet.submit(self._fleet.least_canonical(), step.call, ended)
+            self._execute(step, then)
         if decision is not None and steps:
             self._plan(task, index, decision)
 
@@ -105,9 +94,6 @@ class Dsp:
         self._give_up(task)
         self.depth.learn(task.streak)
         task.early.close()
-
-    def write(self, write: Write) -> None:
-        pass
 
     def validate_state(self) -> None:
         self._fleet.validate_state()
@@ -209,15 +195,3 @@ class Dsp:
     @staticmethod
     def _steps(task: _Task, session: _Session) -> tuple[Step, ...]:
         return task.play.workflow.turns[session.turn].steps
-
-
-def decoded(template: Template) -> frozenset[str]:
-    """The decision points whose choice the model writes."""
-    return frozenset(point.name for point in template.decision_points if point.window is Window.DECODE)
-
-
-def place_of(play: Play, turn: int, index: int) -> int:
-    """How many decisions of the workflow come before that of a step."""
-    before = [step for one in play.workflow.turns[:turn] for step in one.steps]
-    before += play.workflow.turns[turn].steps[:index]
-    return sum(step.decision is not None for step in before)

@@ -14,6 +14,8 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import Final
 
+from dynbranch.domain.template import Template, Window
+from dynbranch.sim.fleet.playing import Play
 from dynbranch.sim.fleet.workflows import Call, Decision
 
 _DIGEST_BYTES: Final = 7
@@ -126,3 +128,15 @@ def chain_of(decision: Decision, name: str) -> tuple[Call, ...]:
         like = decision.chains.get(picked, ())
         return tuple(replace(call, content=f"{call.content} [{name}]", blocks=()) for call in like)
     return ()
+
+
+def decoded(template: Template) -> frozenset[str]:
+    """The decision points whose choice the model writes."""
+    return frozenset(point.name for point in template.decision_points if point.window is Window.DECODE)
+
+
+def place_of(play: Play, turn: int, index: int) -> int:
+    """How many decisions of the workflow come before that of a step."""
+    before = [step for one in play.workflow.turns[:turn] for step in one.steps]
+    before += play.workflow.turns[turn].steps[:index]
+    return sum(step.decision is not None for step in before)

@@ -11,13 +11,13 @@ from functools import partial
 from heapq import heappop, heappush
 
 from dynbranch.domain.template import Speculable, Template
+from dynbranch.sim.baselines.compared import Compared
 from dynbranch.sim.baselines.instcache import LOOKUP_S
 from dynbranch.sim.baselines.operator_cache import OperatorCache
-from dynbranch.sim.baselines.prefixes import Prefixes, Worker, cache_aware
-from dynbranch.sim.baselines.spending import Spending
+from dynbranch.sim.baselines.prefixes import Prefixes, Worker, blocks_of, cache_aware
 from dynbranch.sim.fleet.engines import Fleet, Run
 from dynbranch.sim.fleet.playing import Play, Records, Served, Then
-from dynbranch.sim.fleet.workflows import Call, Step, Turn, Write
+from dynbranch.sim.fleet.workflows import Call, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +38,15 @@ class _Ready:
     then: Then
 
 
-class Helium:
+class Helium(Compared):
     def __init__(self, fleet: Fleet, records: Records, setting: HeliumSetting, template: Template) -> None:
-        self.spending = Spending()
-        self.accounts = self.spending.accounts
-        self._fleet = fleet
-        self._records = records
+        super().__init__(fleet, records)
         self._setting = setting
         self._cache = OperatorCache(setting.capacity)
         self._sampled = {s.name for s in template.stages if s.speculable is Speculable.ONCE}
-        parameters = fleet.parameters
-        room = parameters.kv_pool_tokens // parameters.block_tokens if parameters.block_tokens else 0
-        self._prefixes = Prefixes(len(fleet.places), room)
+        self._prefixes = Prefixes(len(fleet.places), blocks_of(fleet.parameters))
         self._queue: list[tuple[int, int, _Ready]] = []
         self._arrived = 0
-
-    def begins(self, play: Play) -> float | None:
-        return None
-
-    def waits(self, play: Play, turn: Turn) -> None:
-        pass
 
     def call(self, play: Play, step: Step, then: Then) -> None:
         call = step.call
@@ -71,12 +60,6 @@ class Helium:
         ready = _Ready(call, self._records.value_of(step), then)
         heappush(self._queue, (-after_it, self._arrived, ready))
         self._dispatch()
-
-    def ends(self, play: Play) -> None:
-        pass
-
-    def write(self, write: Write) -> None:
-        pass
 
     def validate_state(self) -> None:
         self._fleet.validate_state()

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 
-from dynbranch.sim.baselines.spending import Spending
+from dynbranch.sim.baselines.compared import Compared
 from dynbranch.sim.baselines.whole_requests import Answer, WholeRequests, predicted, request_of
-from dynbranch.sim.fleet.engines import Fleet, Run
+from dynbranch.sim.fleet.engines import Fleet
 from dynbranch.sim.fleet.playing import Play, Records, Served, Then
-from dynbranch.sim.fleet.workflows import Step, Turn, Workflow, Write
+from dynbranch.sim.fleet.workflows import Step, Workflow
 
 LOOKUP_S = 0.0017
 """What this gateway takes for a hit, bench/results/hit_path.json: no cache here is given a slower one."""
@@ -33,14 +33,11 @@ class _Asked:
     known: Answer | None = None
 
 
-class InstCache:
+class InstCache(Compared):
     def __init__(
         self, fleet: Fleet, records: Records, setting: InstCacheSetting, history: Iterable[Workflow] = ()
     ) -> None:
-        self.spending = Spending()
-        self.accounts = self.spending.accounts
-        self._fleet = fleet
-        self._records = records
+        super().__init__(fleet, records)
         self._setting = setting
         self._cache = WholeRequests(dict(predicted(history, setting.predictions)))
         self.spending.prefilled = len(self._cache.answers)
@@ -57,9 +54,6 @@ class InstCache:
         self.spending.hits += len(now)
         return self._setting.lookup_s
 
-    def waits(self, play: Play, turn: Turn) -> None:
-        pass
-
     def call(self, play: Play, step: Step, then: Then) -> None:
         asked = self._asked[play.name]
         if play.step == 0:
@@ -71,22 +65,11 @@ class InstCache:
             value = turn.known[play.step]
             self._fleet.heap.after(after_s, partial(then, Served("hit", value)))
             return
-        value = self._records.value_of(step)
-        turn.values.append(value)
-
-        def ended(run: Run) -> None:
-            then(Served("miss", value))
-
-        self._fleet.submit(self._fleet.least_canonical(), step.call, ended)
+        turn.values.append(self._records.value_of(step))
+        self._execute(step, then)
 
     def ends(self, play: Play) -> None:
         """What was asked for the first time is known from now on."""
         for number, asked in enumerate(self._asked.pop(play.name, [])):
             if asked.known is None:
                 self._cache.insert(request_of(play.workflow.turns, number), tuple(asked.values))
-
-    def write(self, write: Write) -> None:
-        pass
-
-    def validate_state(self) -> None:
-        self._fleet.validate_state()

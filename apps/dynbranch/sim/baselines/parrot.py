@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from dynbranch.sim.baselines.compared import Compared
 from dynbranch.sim.baselines.dataflow import Criterion, EngineLoad, Limits, Need, Task, propagate, tick
-from dynbranch.sim.baselines.prefixes import Prefixes
-from dynbranch.sim.baselines.spending import Spending
+from dynbranch.sim.baselines.prefixes import Prefixes, blocks_of
 from dynbranch.sim.fleet.engines import Fleet, Run
 from dynbranch.sim.fleet.playing import Play, Records, Served, Then
-from dynbranch.sim.fleet.workflows import Call, Step, Turn, Write
+from dynbranch.sim.fleet.workflows import Call, Step, Turn
 
 HORIZON: Final = 32
 """How many of the calls that wait are looked at in one tick: the deepest. It keeps a tick short when many
@@ -40,26 +40,15 @@ class _Waiting:
     then: Then
 
 
-class Parrot:
+class Parrot(Compared):
     def __init__(self, fleet: Fleet, records: Records, setting: ParrotSetting) -> None:
-        self.spending = Spending()
-        self.accounts = self.spending.accounts
-        self._fleet = fleet
-        self._records = records
+        super().__init__(fleet, records)
         self._setting = setting
-        parameters = fleet.parameters
-        room = parameters.kv_pool_tokens // parameters.block_tokens if parameters.block_tokens else 0
-        self._prefixes = Prefixes(len(fleet.places), room)
+        self._prefixes = Prefixes(len(fleet.places), blocks_of(fleet.parameters))
         self._loads = [EngineLoad() for _ in fleet.places]
         self._queue: list[tuple[int, int, _Waiting]] = []
         self._needs: dict[str, tuple[int, tuple[Need, ...]]] = {}
         self._arrived = 0
-
-    def begins(self, play: Play) -> float | None:
-        return None
-
-    def waits(self, play: Play, turn: Turn) -> None:
-        pass
 
     def call(self, play: Play, step: Step, then: Then) -> None:
         self._arrived += 1
@@ -69,9 +58,6 @@ class Parrot:
 
     def ends(self, play: Play) -> None:
         self._needs.pop(play.name, None)
-
-    def write(self, write: Write) -> None:
-        pass
 
     def validate_state(self) -> None:
         self._fleet.validate_state()

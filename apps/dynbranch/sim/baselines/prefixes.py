@@ -7,6 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dynbranch.enginemodel.messages import Block
+from dynbranch.enginemodel.parameters import Parameters
+
+
+def blocks_of(parameters: Parameters) -> int:
+    """How many an engine keeps."""
+    return parameters.kv_pool_tokens // parameters.block_tokens if parameters.block_tokens else 0
 
 
 class Prefixes:

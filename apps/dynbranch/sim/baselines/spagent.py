@@ -16,14 +16,21 @@ from functools import partial
 
 from dynbranch.domain.template import Template
 from dynbranch.enginemodel.parameters import BatchParameters
-from dynbranch.sim.baselines.dsp import decoded, place_of
+from dynbranch.sim.baselines.compared import Compared
 from dynbranch.sim.baselines.early import Chain, EarlyResults
-from dynbranch.sim.baselines.foretelling import SAMPLED, Rates, chain_of, foretold, of_one
-from dynbranch.sim.baselines.spending import Spending
+from dynbranch.sim.baselines.foretelling import (
+    SAMPLED,
+    Rates,
+    chain_of,
+    decoded,
+    foretold,
+    of_one,
+    place_of,
+)
 from dynbranch.sim.baselines.subset import Main, chosen
 from dynbranch.sim.fleet.engines import Fleet, Run
 from dynbranch.sim.fleet.playing import Play, Records, Served, Then
-from dynbranch.sim.fleet.workflows import Call, Decision, Step, Turn, Write
+from dynbranch.sim.fleet.workflows import Call, Decision, Step
 
 FIRST = -1
 """The priority of short speculative jobs: before what harnesses wait for."""
@@ -74,7 +81,7 @@ class _Profile:
     mean_s: float = 0.0
 
 
-class Spagent:
+class Spagent(Compared):
     """``rates``: of any of ``SAMPLED`` samples."""
 
     def __init__(
@@ -86,10 +93,7 @@ class Spagent:
         rates: Rates,
         seed: int,
     ) -> None:
-        self.spending = Spending()
-        self.accounts = self.spending.accounts
-        self._fleet = fleet
-        self._records = records
+        super().__init__(fleet, records)
         self._setting = setting
         self._rates = rates
         self._seed = seed
@@ -104,18 +108,15 @@ class Spagent:
         )
         return None
 
-    def waits(self, play: Play, turn: Turn) -> None:
-        pass
-
     def call(self, play: Play, step: Step, then: Then) -> None:
         task, decision = self._tasks[play.name], step.decision
         if task.early.take(step.call, then):
             return
+        if decision is None or decision.point not in self._decoded:
+            self._execute(step, then)
+            return
         value = self._records.value_of(step)
         engine = self._fleet.least_canonical()
-        if decision is None or decision.point not in self._decoded:
-            self._fleet.submit(engine, step.call, lambda run: then(Served("miss", value)))
-            return
         place = place_of(play, play.turn, play.step)
         rate = of_one(self._rates.at(place), SAMPLED)
         reasoning = _Reasoning(task, play.step, decision, step.call, engine, rate)
@@ -134,9 +135,6 @@ class Spagent:
         task = self._tasks.pop(play.name)
         assert task.reasoning is None
         task.early.close()
-
-    def write(self, write: Write) -> None:
-        pass
 
     def validate_state(self) -> None:
         self._fleet.validate_state()

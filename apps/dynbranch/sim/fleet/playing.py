@@ -223,6 +223,9 @@ class Floor:
         pass
 
     def call(self, play: Play, step: Step, then: Then) -> None:
+        self._execute(step, then)
+
+    def _execute(self, step: Step, then: Then) -> None:
         value = self._records.value_of(step)
 
         def ended(run: Run) -> None:
