@@ -13,7 +13,7 @@ from dynbranch.domain.ids import Instant
 from dynbranch.records.decisions import Decision, dialogues
 from dynbranch.sim.fleet.workflows import Call, Step, Turn
 from dynbranch.sim.workloads import shapes
-from dynbranch.sim.workloads.stories import Deck, Lending, Making, Story, decided
+from dynbranch.sim.workloads.stories import Calls, Deck, Lending, Making, Story, decided
 
 _NOW = Instant(0.0)
 
@@ -31,11 +31,8 @@ class HciWriter:
         self._gap_s = numbers["hci.gap_s"] if making.gap_s is None else making.gap_s
         self._gap_spread = numbers["hci.gap_spread"]
         self._lending = Lending(making.shared, Random(f"lent {making.seed}"))
-        self._tokens = {
-            stage: numbers.tokens(f"hci.{stage}") for stage in (shapes.OFFER, shapes.ACT, shapes.TELL)
-        }
-        self._talk = making.prefixes.shared(0, self._tokens[shapes.OFFER].system)
-        self._tell = making.prefixes.shared(1, self._tokens[shapes.TELL].system)
+        # What is picked goes on with the conversation: it has no instructions of its own.
+        self._calls = Calls(making, "hci", (shapes.OFFER, shapes.TELL, shapes.ACT))
 
     def write(self, number: int, lent: Story | None = None) -> Story:
         if not self._next:
@@ -53,8 +50,9 @@ class HciWriter:
             chains[picked] = (act,)
         (act,) = chains[picked]
         decision = decided(shapes.PICK, picked, ranked, chains, self._spent_s)
+        tell = self._calls.call(shapes.TELL, f"tell {self.making.own(number)}", read=act.output_tokens)
         offering = Turn((Step(offer, decision),), measured=False)
-        doing = Turn((Step(act), Step(self._told(number, act))), gap_s=self._thinks(number))
+        doing = Turn((Step(act), Step(tell)), gap_s=self._thinks(number))
         return Story((offering, doing), ((act,),))
 
     def again(self, number: int, story: Story) -> Story:
@@ -66,24 +64,12 @@ class HciWriter:
 
     def _offer(self, number: int) -> Call:
         content = f"offer {self.making.own(number)}"
-        tokens = self._tokens[shapes.OFFER]
-        prompt_tokens = tokens.system + self.making.lengths.prompt(tokens.prompt, content)
-        output_tokens = self._output(shapes.OFFER, content)
-        blocks = self.making.prefixes.conversation(self._talk, number, prompt_tokens, output_tokens)
-        return Call(shapes.OFFER, content, prompt_tokens, output_tokens, blocks)
+        prompt_tokens = self._calls.first_prompt(shapes.OFFER, content)
+        return self._calls.turn(shapes.OFFER, content, number, prompt_tokens)
 
     def _act(self, number: int, name: str, offer: Call) -> Call:
         """The conversation goes on with what was picked; its end is shared with nobody."""
         content = f"act {self.making.own(number)} {name}"
         prompt_tokens = offer.prompt_tokens + offer.output_tokens
-        prompt_tokens += self.making.lengths.prompt(self._tokens[shapes.ACT].prompt, content)
-        return Call(shapes.ACT, content, prompt_tokens, self._output(shapes.ACT, content), offer.blocks)
-
-    def _told(self, number: int, act: Call) -> Call:
-        content = f"tell {self.making.own(number)}"
-        tokens = self._tokens[shapes.TELL]
-        prompt_tokens = tokens.system + self.making.lengths.prompt(tokens.prompt, content) + act.output_tokens
-        return Call(shapes.TELL, content, prompt_tokens, self._output(shapes.TELL, content), self._tell)
-
-    def _output(self, stage: str, content: str) -> int:
-        return self.making.lengths.output(stage, self._tokens[stage].output, content)
+        prompt_tokens += self.making.lengths.prompt(self._calls.tokens[shapes.ACT].prompt, content)
+        return Call(shapes.ACT, content, prompt_tokens, self._calls.output(shapes.ACT, content), offer.blocks)

@@ -11,9 +11,9 @@ from dynbranch.controller.core.predictors.port import Question, Resolution
 from dynbranch.domain.ids import Instant
 from dynbranch.records.decisions import routing
 from dynbranch.records.loading import Record
-from dynbranch.sim.fleet.workflows import Call, Step, Turn
+from dynbranch.sim.fleet.workflows import Step, Turn
 from dynbranch.sim.workloads import shapes
-from dynbranch.sim.workloads.stories import Deck, Lending, Making, Part, Showing, Story, decided
+from dynbranch.sim.workloads.stories import Calls, Deck, Lending, Making, Part, Showing, Story, decided
 
 _NOW = Instant(0.0)
 """The built-in predictors go by order, not by time."""
@@ -50,11 +50,7 @@ class RoutingWriter:
         self._showing = Showing.of(making, "routing")
         self._lending = Lending(making.shared, Random(f"lent {making.seed}"))
         stages = (shapes.ROUTE, shapes.HANDLE, shapes.EXECUTE, shapes.AGGREGATE)
-        self._tokens = {stage: numbers.tokens(f"routing.{stage}") for stage in stages}
-        self._begin = {
-            stage: making.prefixes.shared(place, self._tokens[stage].system)
-            for place, stage in enumerate(stages)
-        }
+        self._calls = Calls(making, "routing", stages)
 
     def write(self, number: int, lent: Story | None = None) -> Story:
         time, request = self._deck.draw()
@@ -65,11 +61,12 @@ class RoutingWriter:
         steps: list[Step] = []
         parts: list[Part] = []
         used: dict[str, int] = {}
-        said = self._first_prompt(shapes.ROUTE, f"{world}/{request.id}")
+        said = self._calls.first_prompt(shapes.ROUTE, f"{world}/{request.id}")
         results = 0
         for place, one in enumerate(asked):
             ranked = self._ranked(one)
-            route = self._talk(number, place, said)
+            content = f"route {self.making.own(number)} {place}"
+            route = self._calls.turn(shapes.ROUTE, content, number, said)
             offered = [candidate.selection for candidate in one.question.candidates or ()]
             shown_at = self._showing.at(route.output_tokens)
             spoken = self._showing.spoken(route.output_tokens, one.picked, offered)
@@ -86,7 +83,8 @@ class RoutingWriter:
             used[one.picked] = used.get(one.picked, 0) + 1
             said += route.output_tokens + part[-1].output_tokens
             results += part[-1].output_tokens
-        steps.append(Step(self._last(number, results)))
+        content = f"aggregate {self.making.own(number)}"
+        steps.append(Step(self._calls.call(shapes.AGGREGATE, content, read=results)))
         return Story((Turn(tuple(steps)),), tuple(parts))
 
     def again(self, number: int, story: Story) -> Story:
@@ -106,34 +104,9 @@ class RoutingWriter:
         told = calls[before] if before < len(calls) else f"{request.id} {before}"
         written = f"{world}/{request.id} {name} {before}"
         return (
-            self._call(shapes.HANDLE, f"handle {written}"),
-            self._call(shapes.EXECUTE, f"execute {world}/{name} {told}"),
+            self._calls.call(shapes.HANDLE, f"handle {written}"),
+            self._calls.call(shapes.EXECUTE, f"execute {world}/{name} {told}"),
         )
-
-    def _call(self, stage: str, content: str) -> Call:
-        prompt_tokens = self._first_prompt(stage, content)
-        return Call(stage, content, prompt_tokens, self._output(stage, content), self._begin[stage])
-
-    def _talk(self, number: int, place: int, said: int) -> Call:
-        """``said``: tokens of the conversation so far."""
-        content = f"route {self.making.own(number)} {place}"
-        output_tokens = self._output(shapes.ROUTE, content)
-        begin = self._begin[shapes.ROUTE]
-        blocks = self.making.prefixes.conversation(begin, number, said, output_tokens)
-        return Call(shapes.ROUTE, content, said, output_tokens, blocks)
-
-    def _last(self, number: int, results: int) -> Call:
-        content = f"aggregate {self.making.own(number)}"
-        prompt_tokens = self._first_prompt(shapes.AGGREGATE, content) + results
-        output_tokens = self._output(shapes.AGGREGATE, content)
-        return Call(shapes.AGGREGATE, content, prompt_tokens, output_tokens, self._begin[shapes.AGGREGATE])
-
-    def _first_prompt(self, stage: str, content: str) -> int:
-        tokens = self._tokens[stage]
-        return tokens.system + self.making.lengths.prompt(tokens.prompt, content)
-
-    def _output(self, stage: str, content: str) -> int:
-        return self.making.lengths.output(stage, self._tokens[stage].output, content)
 
 
 def _requests(making: Making) -> list[_Request]:

@@ -117,6 +117,38 @@ class Decks(Generic[T]):
         return self._decks[depth].draw()
 
 
+class Calls:
+    """The requests of a workload's stages, as long as its file says. ``stages`` in an order that stays: each
+    has instructions of its own."""
+
+    def __init__(self, making: Making, workload: str, stages: Sequence[str]) -> None:
+        self._lengths, self._prefixes = making.lengths, making.prefixes
+        self.tokens = {stage: making.numbers.tokens(f"{workload}.{stage}") for stage in stages}
+        self._begin = {
+            stage: making.prefixes.shared(place, self.tokens[stage].system)
+            for place, stage in enumerate(stages)
+        }
+
+    def first_prompt(self, stage: str, content: str) -> int:
+        tokens = self.tokens[stage]
+        return tokens.system + self._lengths.prompt(tokens.prompt, content)
+
+    def output(self, stage: str, content: str) -> int:
+        return self._lengths.output(stage, self.tokens[stage].output, content)
+
+    def call(self, stage: str, content: str, *, read: int = 0, before_s: float = 0.0) -> Call:
+        """``read``: tokens of others' outputs in its prompt."""
+        prompt_tokens = self.first_prompt(stage, content) + read
+        output_tokens = self.output(stage, content)
+        return Call(stage, content, prompt_tokens, output_tokens, self._begin[stage], before_s=before_s)
+
+    def turn(self, stage: str, content: str, number: int, said: int) -> Call:
+        """The conversation of workflow ``number`` goes on, of which ``said`` tokens stand already."""
+        output_tokens = self.output(stage, content)
+        blocks = self._prefixes.conversation(self._begin[stage], number, said, output_tokens)
+        return Call(stage, content, said, output_tokens, blocks)
+
+
 @dataclass(slots=True)
 class Showing:
     """With which token of a decode its choice shows, and names are spoken of: measured on real decodes, drawn

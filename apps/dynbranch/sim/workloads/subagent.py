@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from random import Random
 
 from dynbranch.records.loading import Record
-from dynbranch.sim.fleet.workflows import Call, Step, Turn
+from dynbranch.sim.fleet.workflows import Step, Turn
 from dynbranch.sim.workloads import shapes
-from dynbranch.sim.workloads.stories import Decks, Lending, Making, Part, Showing, Story, decided
+from dynbranch.sim.workloads.stories import Calls, Decks, Lending, Making, Part, Showing, Story, decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,7 @@ class SubagentWriter:
         self._showing = Showing.of(making, "subagent")
         self._lending = Lending(making.shared, Random(f"lent {making.seed}"))
         stages = (shapes.PLAN, shapes.SEARCH, shapes.REPORT, shapes.SYNTHESISE)
-        self._tokens = {stage: numbers.tokens(f"subagent.{stage}") for stage in stages}
-        self._begin = {
-            stage: making.prefixes.shared(place, self._tokens[stage].system)
-            for place, stage in enumerate(stages)
-        }
+        self._calls = Calls(making, "subagent", stages)
 
     def write(self, number: int, lent: Story | None = None) -> Story:
         time, asked = self._decks.draw()
@@ -63,12 +59,13 @@ class SubagentWriter:
         borrowed = self._lending.parts(lent, len(asked.subs))
         steps: list[Step] = []
         parts: list[Part] = []
-        said = self._first_prompt(shapes.PLAN, f"{world}/{asked.id}")
+        said = self._calls.first_prompt(shapes.PLAN, f"{world}/{asked.id}")
         reports = 0
         for place, sub in enumerate(asked.subs):
             names = self._drafted(asked) if not place else _ready(asked, place)
             ranked = list(dict.fromkeys(names))[: self._width]
-            plan = self._plan(number, place, said)
+            content = f"plan {self.making.own(number)} {place}"
+            plan = self._calls.turn(shapes.PLAN, content, number, said)
             shown_at = self._showing.at(plan.output_tokens)
             others = [other.text for other in asked.subs[place:]]
             spoken = self._showing.spoken(plan.output_tokens, sub.text, others)
@@ -84,10 +81,7 @@ class SubagentWriter:
             said += plan.output_tokens + part[-1].output_tokens
             reports += part[-1].output_tokens
         content = f"synthesise {self.making.own(number)}"
-        prompt_tokens = self._first_prompt(shapes.SYNTHESISE, content) + reports
-        begin = self._begin[shapes.SYNTHESISE]
-        output_tokens = self._output(shapes.SYNTHESISE, content)
-        steps.append(Step(Call(shapes.SYNTHESISE, content, prompt_tokens, output_tokens, begin)))
+        steps.append(Step(self._calls.call(shapes.SYNTHESISE, content, read=reports)))
         return Story((Turn(tuple(steps)),), tuple(parts))
 
     def again(self, number: int, story: Story) -> Story:
@@ -107,33 +101,9 @@ class SubagentWriter:
 
     def _chain(self, world: str, text: str) -> Part:
         return (
-            self._call(shapes.SEARCH, f"search {world}/{text}", 0.0),
-            self._call(shapes.REPORT, f"report {world}/{text}", self._retrieval_s),
+            self._calls.call(shapes.SEARCH, f"search {world}/{text}"),
+            self._calls.call(shapes.REPORT, f"report {world}/{text}", before_s=self._retrieval_s),
         )
-
-    def _call(self, stage: str, content: str, before_s: float) -> Call:
-        return Call(
-            stage,
-            content,
-            self._first_prompt(stage, content),
-            self._output(stage, content),
-            self._begin[stage],
-            before_s=before_s,
-        )
-
-    def _plan(self, number: int, place: int, said: int) -> Call:
-        content = f"plan {self.making.own(number)} {place}"
-        output_tokens = self._output(shapes.PLAN, content)
-        begin = self._begin[shapes.PLAN]
-        blocks = self.making.prefixes.conversation(begin, number, said, output_tokens)
-        return Call(shapes.PLAN, content, said, output_tokens, blocks)
-
-    def _first_prompt(self, stage: str, content: str) -> int:
-        tokens = self._tokens[stage]
-        return tokens.system + self.making.lengths.prompt(tokens.prompt, content)
-
-    def _output(self, stage: str, content: str) -> int:
-        return self.making.lengths.output(stage, self._tokens[stage].output, content)
 
 
 def _asked(record: Record) -> _Asked:
