@@ -224,11 +224,14 @@ wire_api = "responses"
     (home / ".codex" / "config.toml").write_text(settings)
 
 
+def _events(printed: str) -> list[Any]:
+    return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+
+
 def _codex_answer(printed: str) -> str:
-    said = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     texts = [
         event["item"]["text"]
-        for event in said
+        for event in _events(printed)
         if event["type"] == "item.completed" and event["item"]["type"] == "agent_message"
     ]
     return str(texts[-1])
@@ -262,8 +265,7 @@ def _opencode_settings(home: Path, workspace: Path, url: str) -> None:
 
 
 def _opencode_answer(printed: str) -> str:
-    said = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    return str([event["part"]["text"] for event in said if event["type"] == "text"][-1])
+    return str([event["part"]["text"] for event in _events(printed) if event["type"] == "text"][-1])
 
 
 OPENCODE: Final = Program(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dynbranch.demo.measures import Figure
+from dynbranch.runtime.scheduling import usable_cores
 
 Tell = Callable[[str, int, int], None]
 """Progress: what is going on, how many steps are done, and how many there are (0: not known)."""
@@ -48,7 +49,12 @@ class Surroundings:
     def now(cls) -> Surroundings:
         return cls(
             commit=_commit(),
-            machine={"cpu": _cpu(), "cores": _cores(), "memory_gib": _memory_gib(), "os": platform.system()},
+            machine={
+                "cpu": _cpu(),
+                "cores": usable_cores(),
+                "memory_gib": _memory_gib(),
+                "os": platform.system(),
+            },
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             load_average=round(os.getloadavg()[0], 2),
         )
@@ -105,10 +111,6 @@ def _cpu() -> str:
     except OSError:
         pass
     return platform.machine()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _memory_gib() -> float:

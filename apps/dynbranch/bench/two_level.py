@@ -8,7 +8,6 @@ the preset; their times are virtual, so that a seed gives the same numbers every
 from __future__ import annotations
 
 import multiprocessing
-import os
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from dynbranch.controller.core.branches.priced import LoadPriced
 from dynbranch.controller.core.pricing.gate import Gate
 from dynbranch.demo.measures import Figure, ratio
 from dynbranch.enginemodel.parameters import BatchParameters, preset
+from dynbranch.runtime.scheduling import usable_cores
 
 PRESET: Final = "h200-qwen3-32b"
 WIDTH: Final = 3
@@ -106,8 +106,7 @@ class Job:
 
 def measure(tell: Tell, *, quick: bool = False, size: Size | None = None) -> Measured:
     size = size or (QUICK if quick else Size())
-    workers = max(1, min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 8))
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(usable_cores(), 8), mp_context=multiprocessing.get_context("spawn")) as pool:
         curve_jobs = [Job(NOTHING, rate, seed, size) for rate in size.rates for seed in size.seeds]
         curve = list(_told(pool.map(run, curve_jobs), "load curve", len(curve_jobs), tell))
         knee = knee_of(curve)

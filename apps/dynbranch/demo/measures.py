@@ -38,12 +38,12 @@ def share(matching: int, n: int) -> Figure:
 
 def median(values: Sequence[float]) -> Figure:
     """The median with its bootstrap interval."""
-    return _bootstrap(values, statistics.median)
+    return bootstrap(values, statistics.median)
 
 
 def quantile(values: Sequence[float], at: float) -> Figure:
     """The value that a share ``at`` of them does not exceed, with its bootstrap interval."""
-    return _bootstrap(values, lambda sample: sorted(sample)[round(at * (len(sample) - 1))])
+    return bootstrap(values, lambda sample: sorted(sample)[round(at * (len(sample) - 1))])
 
 
 def ratio(
@@ -52,13 +52,16 @@ def ratio(
     """``of`` the first members over ``of`` the second ones; whole pairs are resampled."""
     if not pairs:
         return Figure(0.0, 0.0, 0.0, 0)
-    return _bootstrap(pairs, lambda sample: of([a for a, _ in sample]) / of([b for _, b in sample]))
+    return bootstrap(pairs, lambda sample: of([a for a, _ in sample]) / of([b for _, b in sample]))
 
 
-def _bootstrap(values: Sequence[T], of: Callable[[Sequence[T]], float]) -> Figure:
+def bootstrap(
+    values: Sequence[T], of: Callable[[Sequence[T]], float], *, resamples: int = RESAMPLES
+) -> Figure:
+    """``of`` the values, with the interval of resampled ones."""
     chance = random.Random(_SEED)
-    found = sorted(of(chance.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    low, high = found[round(0.025 * (RESAMPLES - 1))], found[round(0.975 * (RESAMPLES - 1))]
+    found = sorted(of(chance.choices(values, k=len(values))) for _ in range(resamples))
+    low, high = found[round(0.025 * (resamples - 1))], found[round(0.975 * (resamples - 1))]
     value = of(values)
     # A percentile interval of a skewed statistic may leave the estimate itself just outside.
     return Figure(value, min(low, value), max(high, value), len(values))

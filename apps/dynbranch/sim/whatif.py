@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dynbranch.enginemodel.parameters import BatchParameters
+from dynbranch.runtime.scheduling import usable_cores
 from dynbranch.sim.arms import arm_of
 from dynbranch.sim.fleet.runs import Outcome, performed
 from dynbranch.sim.fleet.workflows import Call, Workflow, Workload
@@ -61,7 +61,7 @@ def answers(question: Question, names: Sequence[str], told: Callable[[str], None
     check(question)
     for name in names:
         arm_of(name)
-    workers = max(1, min(len(names), os.cpu_count() or 1))
+    workers = max(1, min(len(names), usable_cores()))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         running = {pool.submit(answer, question, name): name for name in names}
         found: dict[str, Answer] = {}

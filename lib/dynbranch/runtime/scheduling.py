@@ -1,4 +1,4 @@
-"""How the kernel shares cores among processes that hand one another messages."""
+"""How the kernel shares cores among processes that hand one another messages, and how many there are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import logging
 import os
 
 _log = logging.getLogger(__name__)
+
+
+def usable_cores() -> int:
+    """Those that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def take_turns() -> None:

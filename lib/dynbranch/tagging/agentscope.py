@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from dynbranch.tagging.patches import Patches
-from dynbranch.tagging.tags import Tags, driven, new_id, next_turn, stage_text, telling, told_here
+from dynbranch.tagging.tags import Tags, driven, new_id, telling, told_here, turn_of
 
 PACKAGE: Final = "agentscope"
 
@@ -42,10 +42,8 @@ def _as_workflow(original: Any) -> Any:
 def _as_agent(original: Any, steps: bool) -> Any:
     @functools.wraps(original)
     async def _call_model(agent: Any, *args: Any, **kwargs: Any) -> Any:
-        turn = next_turn(agent.name)
-        stage = stage_text(f"{agent.name}-{turn}" if steps else agent.name)
         # A stream that it returns is read later; its request has gone out by then.
-        with telling(told_here(Tags(agent=agent.name, stage=stage))):
+        with telling(told_here(turn_of(agent.name, steps=steps))):
             return await original(agent, *args, **kwargs)
 
     return _call_model

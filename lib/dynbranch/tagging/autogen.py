@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from dynbranch.tagging.patches import Patches
-from dynbranch.tagging.tags import Tags, driven, new_id, next_turn, stage_text, told_here
+from dynbranch.tagging.tags import Tags, driven, new_id, told_here, turn_of
 
 PACKAGE: Final = "autogen_agentchat"
 
@@ -44,9 +44,7 @@ def _as_workflow(original: Any) -> Any:
 def _as_agent(original: Any, steps: bool) -> Any:
     @functools.wraps(original)
     async def on_messages_stream(agent: Any, *args: Any, **kwargs: Any) -> Any:
-        turn = next_turn(agent.name)
-        stage = stage_text(f"{agent.name}-{turn}" if steps else agent.name)
-        told = told_here(Tags(agent=agent.name, stage=stage))
+        told = told_here(turn_of(agent.name, steps=steps))
         async with aclosing(driven(original(agent, *args, **kwargs), told)) as items:
             async for item in items:
                 yield item

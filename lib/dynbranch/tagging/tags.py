@@ -284,6 +284,12 @@ def next_turn(agent: str) -> int:
     return 1 if workflow is None else workflow.turns.next(agent)
 
 
+def turn_of(agent: str, *, steps: bool) -> Tags:
+    """What the agent's next call says of it: its name, and with ``steps`` how often it was asked, too."""
+    turn = next_turn(agent)
+    return Tags(agent=agent, stage=stage_text(f"{agent}-{turn}" if steps else agent))
+
+
 async def driven(stream: AsyncGenerator[T], told: Told) -> AsyncGenerator[T]:
     """The stream, with ``told`` in force while an item is made, and not while somebody looks at it."""
     async with aclosing(stream):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from dynbranch.bench.paper.runs import Seen, Size, Spec
-from dynbranch.demo.measures import Figure, ratio
+from dynbranch.demo.measures import Figure, bootstrap, ratio
 
 BLOCK = 50
 """Workflows that follow one another share their moment's load: intervals are of blocks of so many turns."""
+
+P99_RESAMPLES = 500
+"""Each sorts all turns of a cell."""
 
 Found = Mapping[Spec, Seen]
 Rows = list[tuple[str, ...]]
@@ -112,39 +115,27 @@ def p99_ratio(above: Sequence[Seen], below: Sequence[Seen]) -> Figure:
         assert len(one.latencies_s) == len(other.latencies_s)
         for at in range(0, len(one.latencies_s), BLOCK):
             pairs.append((list(one.latencies_s[at : at + BLOCK]), list(other.latencies_s[at : at + BLOCK])))
-    return resampled_p99(pairs)
-
-
-def resampled_p99(pairs: Sequence[tuple[list[float], list[float]]]) -> Figure:
-    from random import Random
 
     def of(sample: Sequence[tuple[list[float], list[float]]]) -> float:
         return p99_s([v for a, _ in sample for v in a]) / p99_s([v for _, b in sample for v in b])
 
-    chance = Random(7)
-    found = sorted(of(chance.choices(pairs, k=len(pairs))) for _ in range(500))
-    value = of(pairs)
-    low, high = found[round(0.025 * (len(found) - 1))], found[round(0.975 * (len(found) - 1))]
-    return Figure(value, min(low, value), max(high, value), sum(len(a) for a, _ in pairs))
+    return replace(bootstrap(pairs, of, resamples=P99_RESAMPLES), n=sum(len(a) for a, _ in pairs))
 
 
 def least(figures: Sequence[Figure]) -> Figure:
     """The smallest over cells, each end of the interval for itself."""
-    return Figure(
-        min(one.value for one in figures),
-        min(one.ci_low for one in figures),
-        min(one.ci_high for one in figures),
-        sum(one.n for one in figures),
-    )
+    return _of_each_end(min, figures)
 
 
 def greatest(figures: Sequence[Figure]) -> Figure:
-    return Figure(
-        max(one.value for one in figures),
-        max(one.ci_low for one in figures),
-        max(one.ci_high for one in figures),
-        sum(one.n for one in figures),
+    return _of_each_end(max, figures)
+
+
+def _of_each_end(of: Callable[[Iterable[float]], float], figures: Sequence[Figure]) -> Figure:
+    value, low, high = (
+        of(ends) for ends in zip(*((one.value, one.ci_low, one.ci_high) for one in figures), strict=True)
     )
+    return Figure(value, low, high, sum(one.n for one in figures))
 
 
 def told(figure: Figure, percent: bool = True) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from dynbranch.runtime.scheduling import usable_cores
 
 WORKLOADS: Final = ("routing", "react", "sub-agent", "hci")
 H200: Final = "h200-qwen3-32b"
@@ -101,7 +102,7 @@ def perform(
     one at the end."""
     order = sorted(specs, key=lambda spec: (-spec.count, spec.rate or 0.0))
     found: dict[Spec, Seen] = {}
-    with ProcessPoolExecutor(cores(), mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(usable_cores(), mp_context=multiprocessing.get_context("spawn")) as pool:
         seen: Iterable[Seen] = pool.map(partial(_one, run=run, size=size), order)
         for number, (spec, one) in enumerate(zip(order, seen, strict=True), 1):
             found[spec] = one
@@ -111,7 +112,3 @@ def perform(
 
 def _one(spec: Spec, run: Run, size: Size) -> Seen:
     return run(spec, size)
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
