@@ -238,6 +238,24 @@ class Scene:
             )
         )
 
+    def run_ahead(self, branch: Branch, *, took_s: float) -> None:
+        """Every fill of one stage, to its shadow."""
+        for fill in list(branch.fills.values()):
+            key = self.run(fill)
+            self.now += took_s
+            self.settle(fill.stages[0], fill, SettlementKind.SHADOWED, ms=900.0)
+            self.end(key, Ending.STORED, ms=900.0)
+
+    def decide(self, branch: Branch, demand: str, chosen: str, who: Identity) -> None:
+        """The demand of what was chosen takes its shadow; the others are lost."""
+        self.answer(demand, chosen=[chosen])
+        for selection, fill in branch.fills.items():
+            if selection == chosen:
+                self.settle(fill.stages[0], fill, SettlementKind.PROMOTED, by=who, ms=900.0)
+            else:
+                self.discarded(fill)
+                self.settle(fill.stages[0], fill, SettlementKind.DISCARDED)
+
     # -- looking -------------------------------------------------------------------------------------------
 
     @property

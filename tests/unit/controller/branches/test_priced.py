@@ -47,19 +47,9 @@ class Played:
         self.opened.append(bool(asked))
         if asked:
             scene.propose(branch, *ranked)
-            for fill in list(branch.fills.values()):
-                key = scene.run(fill)
-                scene.now += 0.3
-                scene.settle(fill.stages[0], fill, SettlementKind.SHADOWED, ms=900.0)
-                scene.end(key, Ending.STORED, ms=900.0)
+            scene.run_ahead(branch, took_s=0.3)
         scene.now += 1.0
-        scene.answer(demand, chosen=[chosen])
-        for selection, fill in branch.fills.items():
-            if selection == chosen:
-                scene.settle(fill.stages[0], fill, SettlementKind.PROMOTED, by=identity, ms=900.0)
-            else:
-                scene.discarded(fill)
-                scene.settle(fill.stages[0], fill, SettlementKind.DISCARDED)
+        scene.decide(branch, demand, chosen, identity)
         assert branch.state is BranchState.SETTLED
         assert self.gate.trials.pending == 0
         return branch

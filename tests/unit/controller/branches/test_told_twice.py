@@ -9,7 +9,6 @@ import pytest
 from dynbranch.controller.core.branches.book import BranchBook
 from dynbranch.controller.core.branches.messages import (
     ChoiceShown,
-    Ending,
     EngineSeen,
     Event,
     Propose,
@@ -22,7 +21,6 @@ from dynbranch.controller.core.branches.priced import LoadPriced
 from dynbranch.controller.core.branches.reservations import Quota
 from dynbranch.controller.core.pricing.gate import Gate
 from dynbranch.controller.core.pricing.snapshot import snapshot_of
-from dynbranch.domain.fills import SettlementKind
 from dynbranch.domain.ids import Instant
 from unit.controller.branches.scenes import WORKFLOW, Scene, of, routed
 
@@ -57,19 +55,9 @@ def written(seed: int, branches: int) -> tuple[Told, Gate]:
         branch, chosen = scene.branch, random.choice(WAYS)
         if asked:
             scene.propose(branch, *random.sample(WAYS, 2))
-        for fill in list(branch.fills.values()):
-            key = scene.run(fill)
-            scene.now += 0.2
-            scene.settle(fill.stages[0], fill, SettlementKind.SHADOWED, ms=900.0)
-            scene.end(key, Ending.STORED, ms=900.0)
+        scene.run_ahead(branch, took_s=0.2)
         scene.now += 1.0
-        scene.answer(demand, chosen=[chosen])
-        for selection, fill in branch.fills.items():
-            if selection == chosen:
-                scene.settle(fill.stages[0], fill, SettlementKind.PROMOTED, by=who, ms=900.0)
-            else:
-                scene.discarded(fill)
-                scene.settle(fill.stages[0], fill, SettlementKind.DISCARDED)
+        scene.decide(branch, demand, chosen, who)
     return scene.told, gate
 
 
