@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from dynbranch.controller.core.branches.admission import PolicyName
 from dynbranch.enginemodel.parameters import BatchParameters
 from dynbranch.sim.fleet.playing import Arm, floor
@@ -101,6 +102,7 @@ ANY_ARM = st.sampled_from(
 )
 
 
+@pytest.mark.promise("I1", "I4")
 @settings(max_examples=150, deadline=None)
 @given(workloads(), ANY_ARM, st.sampled_from([FIXED, replace(FIXED, slots=1), SMALL]), st.integers(1, 3))
 def test_every_workflow_ends_as_the_floor_s_would_and_leaves_nothing(
